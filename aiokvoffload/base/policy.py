@@ -1,0 +1,76 @@
+"""The contract of a cache policy: which keys stay."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from aiokvoffload.base.keys import OffloadKey
+
+
+class Admission(NamedTuple):
+    """A policy's answer: the first `accepted` keys become resident, `victims` leave to make room."""
+
+    accepted: int
+    victims: Sequence[OffloadKey]
+
+
+class CachePolicy(ABC):
+    """Orders the resident keys of one pool; owns no slot and moves no byte. Synchronous and deterministic.
+
+    It sees chains: `keys` stand head first, and a chain is evicted tail first, since a tail without its head is of no
+    use. The caller holds the rule that one request is one use: it passes each key to `access` once per request.
+
+    Args:
+        capacity: most keys that can be resident at once.
+    """
+
+    @abstractmethod
+    def __init__(self, capacity: int) -> None: ...
+
+    @abstractmethod
+    def access(self, keys: Sequence[OffloadKey]) -> None:
+        """Count one use of each key, resident or not, by one request; among them the head ends up most recent."""
+
+    @abstractmethod
+    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey]) -> Admission | None:
+        """Make a leading part of `keys` resident and name the victims that leave for it.
+
+        Args:
+            keys: absent keys in chain order, without duplicates.
+            room: how many keys can be added before anything must leave.
+            protected: keys that may not be victims, besides the pinned ones.
+
+        Returns:
+            The admission, already applied to the policy's order; `None` when no key is accepted, and then the policy
+            is as it was before (I6).
+        """
+
+    @abstractmethod
+    def remove(self, keys: Iterable[OffloadKey]) -> None:
+        """Forget resident keys that left for another reason than eviction; unknown keys are ignored."""
+
+    @abstractmethod
+    def refresh(self, keys: Sequence[OffloadKey]) -> None:
+        """Restore tail-first order over one request's whole chain without counting a use; absent keys are ignored.
+
+        Called once when a request that used its chain piece by piece ends.
+        """
+
+    @abstractmethod
+    def pin(self, keys: Iterable[OffloadKey]) -> None:
+        """These resident keys may not be victims until they are unpinned; each key is announced once."""
+
+    @abstractmethod
+    def unpin(self, keys: Iterable[OffloadKey]) -> None:
+        """These keys may be victims again; keys that were removed meanwhile are ignored."""
+
+    @abstractmethod
+    def export(self) -> Sequence[OffloadKey]:
+        """All resident keys, the one to leave first in front."""
+
+    @abstractmethod
+    def seed(self, keys: Sequence[OffloadKey]) -> None:
+        """Take over another policy's `export()`; called on an empty policy, at most `capacity` keys."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...

@@ -1,0 +1,94 @@
+"""The contract of an offloading worker: who moves the bytes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Any
+
+from aiokvoffload.base.memory import GPULoadStoreSpec, LoadStoreSpec
+from aiokvoffload.base.transfer import Event, Stream, Transfer, TransferResult
+
+
+class OffloadingWorker(ABC):
+    """Moves bytes between the GPU blocks of one process and one medium. The direction is in the call's name.
+
+    Both directions start only after `after` (I8); jobs that share a slot or a GPU block run in submission order, others
+    may run side by side. Submitting never waits for a copy.
+    """
+
+    @abstractmethod
+    def submit_store(
+        self, job_id: int, src: GPULoadStoreSpec, dst: LoadStoreSpec, *, after: Stream | Event | None = None
+    ) -> Transfer:
+        """Copy whole chunks out of GPU memory.
+
+        Args:
+            job_id: a number not in use.
+            src: blocks to read; each group covers whole chunks.
+            dst: slots to write, one per chunk, groups in order.
+            after: what must end first: a stream (as it is now) or an event; `None` means the calling thread's current
+                stream.
+
+        Raises:
+            ArgumentError: ids are out of range, repeated, or do not match; nothing has moved.
+            ClosedError: the worker is closed or closing.
+            BrokenError: the device failed earlier.
+        """
+
+    @abstractmethod
+    def submit_load(
+        self,
+        job_id: int,
+        src: LoadStoreSpec,
+        dst: GPULoadStoreSpec,
+        *,
+        after: Stream | Event | None = None,
+        expedited: bool = False,
+    ) -> Transfer:
+        """Copy chunks into GPU memory; leading blocks of the first and trailing blocks of the last may be left out.
+
+        Args:
+            job_id: a number not in use.
+            src: slots to read, one per chunk touched, groups in order.
+            dst: blocks to write.
+            after: as for `submit_store`.
+            expedited: do not queue behind regular loads.
+
+        Raises:
+            ArgumentError, ClosedError, BrokenError: as for `submit_store`.
+        """
+
+    @abstractmethod
+    def record_event(self, after: Stream | Event | None = None) -> Event:
+        """What `after` means at this moment, to be given to submissions that follow later (I8)."""
+
+    @abstractmethod
+    def validate_blocks(self, blocks: GPULoadStoreSpec) -> None:
+        """Check ids against the GPU tensors without moving anything.
+
+        Raises:
+            ArgumentError: an id is out of range or repeated, or the groups do not match.
+        """
+
+    @abstractmethod
+    def get_finished(self) -> list[TransferResult]:
+        """Results since the last call. Stepped mode only.
+
+        Raises:
+            ModeError: the worker is awaited.
+        """
+
+    @abstractmethod
+    async def wait(self, job_ids: Collection[int]) -> list[TransferResult]:
+        """Wait for these jobs; unknown ones have ended. Awaited mode only."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Accept nothing more, wait for every job, free the memory. Repeating it waits for the same end.
+
+        Raises:
+            AbandonedError: the time-out passed first; what stragglers may touch stays mapped for good (I2).
+        """
+
+    @abstractmethod
+    def statistics(self) -> Any:
+        """A frozen record of counts."""

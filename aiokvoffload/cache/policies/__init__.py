@@ -1,0 +1,1 @@
+"""Cache policies by name; see `aiokvoffload.registry`."""

@@ -1,0 +1,103 @@
+"""Frozen configuration records, validated once, when they are made."""
+
+import enum
+from dataclasses import dataclass
+
+from aiokvoffload.errors import ConfigError
+
+DEVICES = ("auto", "cuda", "host")
+"""`auto` takes the accelerator that torch offers and falls back to `host`, which runs on CPU memory."""
+
+
+class Mode(enum.Enum):
+    """The two ways to run; using the calls of the other one raises `ModeError`."""
+
+    AWAITED = "awaited"
+    """On a running event loop: the poller is the only consumer of completions."""
+    STEPPED = "stepped"
+    """Without a loop, from one plain thread: `get_finished()` is the only consumer of completions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """One KV-cache group: what a chunk of it is.
+
+    Attributes:
+        blocks_per_chunk: consecutive GPU blocks that make one chunk.
+        span: positions that one chunk covers, in a unit common to all groups (tokens, or the smallest chunk).
+        window_chunks: for a sliding-window group, how many trailing chunks a hit needs; `None` needs the whole prefix.
+        budget_weight: this group's part of the memory, relative to the others'; `None` means its bytes per position,
+            so that every group holds about as many positions.
+
+    Raises:
+        ConfigError: a number is not positive.
+    """
+
+    blocks_per_chunk: int = 1
+    span: int = 1
+    window_chunks: int | None = None
+    budget_weight: float | None = None
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "blocks_per_chunk", "span")
+        for name in ("window_chunks", "budget_weight"):
+            if getattr(self, name) is not None:
+                _require_positive(self, name)
+
+    def chunks_at(self, position: int) -> range:
+        """Indices of the chunks that a hit of `position` positions needs: the prefix, or the window at its end."""
+        end = position // self.span
+        return range(0 if self.window_chunks is None else max(0, end - self.window_chunks), end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CPUOffloadingConfig:
+    """GPU and one tier of pinned CPU memory.
+
+    Attributes:
+        cpu_bytes: memory for chunks, over all workers together; slots are rows padded to whole pages.
+        groups: one entry per KV-cache group, in group order.
+        policy: name of the cache policy (see `aiokvoffload.registry`).
+        store_threshold: a chunk is stored when it is offered for this many-th time; 1 stores at once.
+        store_tracker_keys: most keys whose offers are counted when `store_threshold` is above 1.
+        device: `auto`, `cuda` or `host`.
+        mode: awaited (a service on a loop) or stepped (manager and worker driven by a plain thread).
+        close_timeout_s: how long a close waits for copies before it abandons them, in seconds.
+        max_run_keys: keys handled in one go; longer calls are cut into runs so that the loop stays free.
+        max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
+        max_pending_events: events a subscriber may lag behind, and the bus may keep for late subscribers.
+
+    Raises:
+        ConfigError: a field is out of its range; the message names the field, the value and the limit.
+    """
+
+    cpu_bytes: int
+    groups: tuple[GroupConfig, ...] = (GroupConfig(),)
+    policy: str = "lru"
+    store_threshold: int = 1
+    store_tracker_keys: int = 64_000
+    device: str = "auto"
+    mode: Mode = Mode.AWAITED
+    close_timeout_s: float = 30.0
+    max_run_keys: int = 512
+    max_jobs_in_flight: int = 128
+    max_pending_events: int = 10_000
+
+    def __post_init__(self) -> None:
+        _require_positive(
+            self,
+            *("cpu_bytes", "store_threshold", "store_tracker_keys", "close_timeout_s"),
+            *("max_run_keys", "max_jobs_in_flight", "max_pending_events"),
+        )
+        if not self.groups:
+            raise ConfigError("groups must name at least one KV-cache group, got none")
+        if self.device not in DEVICES:
+            raise ConfigError(f"device must be one of {', '.join(DEVICES)}, got {self.device!r}")
+
+
+def _require_positive(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        # `not >` also refuses NaN, which compares false with everything.
+        if not value > 0:
+            raise ConfigError(f"{type(config).__name__}.{name} must be above 0, got {value!r}")

@@ -1,0 +1,1 @@
+"""Bytes: from tensors to pointers, from ids to fragments, from fragments to copies."""

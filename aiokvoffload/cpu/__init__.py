@@ -1,0 +1,1 @@
+"""The primary tier: chunks in pinned CPU memory."""

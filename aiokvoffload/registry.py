@@ -1,0 +1,47 @@
+"""Names for parts that can be swapped: cache policies now, tiers and specs as they come.
+
+A name stands for `"module:attribute"`. Built-in names are listed here; an installed package adds its own through the
+entry-point groups `aiokvoffload.policies` and `aiokvoffload.specs`. Nothing is imported before it is asked for.
+"""
+
+import importlib
+from importlib.metadata import entry_points
+from typing import Any
+
+from aiokvoffload.errors import ConfigError
+
+BUILTIN: dict[str, dict[str, str]] = {
+    "policies": {
+        "lru": "aiokvoffload.cache.policies.lru:LRUPolicy",
+        "arc": "aiokvoffload.cache.policies.arc:ARCPolicy",
+    },
+    "specs": {
+        "cpu": "aiokvoffload.cpu.spec:CPUOffloadingSpec",
+    },
+}
+
+
+def names(kind: str) -> list[str]:
+    """All names known for `kind` (`"policies"` or `"specs"`), built-in ones first."""
+    plugins = (entry.name for entry in entry_points(group=f"aiokvoffload.{kind}"))
+    return list(dict.fromkeys([*BUILTIN[kind], *plugins]))
+
+
+def resolve(kind: str, name: str) -> Any:
+    """The object that `name` stands for.
+
+    Raises:
+        ConfigError: the name is unknown, or what it stands for cannot be imported.
+    """
+    target = BUILTIN[kind].get(name) or _plugin_target(kind, name)
+    module_name, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{kind}: {name!r} stands for {target!r}, which cannot be loaded: {error}") from error
+
+
+def _plugin_target(kind: str, name: str) -> str:
+    for entry in entry_points(group=f"aiokvoffload.{kind}", name=name):
+        return entry.value
+    raise ConfigError(f"{kind}: unknown name {name!r}; known: {', '.join(names(kind))}")

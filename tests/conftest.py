@@ -1,0 +1,78 @@
+"""Every test runs on asyncio and on uvloop, may not block the loop, and leaves nothing behind."""
+
+import asyncio
+import contextlib
+import gc
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import uvloop
+from blockbuster import blockbuster_ctx
+
+SETTLE_S = 5.0
+"""How long leftovers may take to go: a daemon thread that was told to end needs a moment to be gone."""
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def open_descriptors() -> set[str]:
+    """Number and target of every open descriptor; sockets are the event loop's own, the library opens none."""
+    names = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the descriptor that lists this very folder
+            names.add(f"{entry.name}:{entry.readlink()}")
+    return {name for name in names if ":socket:" not in name}
+
+
+def library_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("aiokvoffload")}
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test after which a task, thread, descriptor, host or GPU byte of the library is left over."""
+    threads, descriptors = library_threads(), open_descriptors()
+    gpu_bytes = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+    is_async = asyncio.iscoroutinefunction(getattr(request, "function", None))
+    if is_async:
+        request.getfixturevalue("no_task_left")
+        request.getfixturevalue("loop_stays_free")
+    yield
+    gc.collect()
+    for thread in library_threads() - threads:
+        thread.join(SETTLE_S)
+    assert not library_threads() - threads, "threads left over"
+    if not is_async:  # the loop of an async test is closed later, with descriptors of its own
+        assert not open_descriptors() - descriptors, "descriptors left over"
+    if torch.cuda.is_available():
+        assert torch.cuda.memory_allocated() <= gpu_bytes, "GPU bytes left over"
+
+
+@pytest.fixture
+async def no_task_left() -> AsyncIterator[None]:
+    before = asyncio.all_tasks()
+    descriptors = open_descriptors()
+    yield
+    left = {task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()}
+    assert not left, f"tasks left over: {left}"
+    assert not open_descriptors() - descriptors, "descriptors left over"
+
+
+@pytest.fixture
+async def loop_stays_free() -> AsyncIterator[None]:
+    """A call from the library that blocks the loop raises `BlockingError` inside the test."""
+    with blockbuster_ctx("aiokvoffload"):
+        yield

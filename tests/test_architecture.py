@@ -1,0 +1,130 @@
+"""The floors of the house: an import only points down, and none hides inside a function."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "aiokvoffload"
+
+WORDS, FACTS, BYTES, DOORS, GUESTS = "words", "facts", "bytes", "doors", "guests"
+
+FLOOR_OF = {
+    "base": WORDS,
+    "errors": WORDS,
+    "config": WORDS,
+    "registry": WORDS,
+    "cpu.common": WORDS,
+    "cache": FACTS,
+    "cpu.manager": FACTS,
+    "events": FACTS,
+    "device": BYTES,
+    "copy": BYTES,
+    "poller": BYTES,
+    "cpu.gpu_worker": BYTES,
+    "service": DOORS,
+    "cpu.spec": DOORS,
+    "cli": GUESTS,
+    "testing": GUESTS,
+}
+MAY_USE = {
+    WORDS: {WORDS},
+    FACTS: {WORDS, FACTS},
+    BYTES: {WORDS, BYTES},
+    DOORS: {WORDS, FACTS, BYTES, DOORS},
+    GUESTS: {WORDS, FACTS, BYTES, DOORS, GUESTS},
+}
+TORCH_FREE = {WORDS, FACTS}
+CONTENTS_PAGES = {"", "cpu"}
+"""Packages whose `__init__` belongs to no floor: they only list names, or nothing."""
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def floor_of(name: str) -> str:
+    for prefix, floor in FLOOR_OF.items():
+        if name == prefix or name.startswith(prefix + "."):
+            return floor
+    raise AssertionError(f"{name} stands on no floor: add it to FLOOR_OF")
+
+
+def runtime_imports(tree: ast.AST) -> list[str]:
+    """Absolute names of everything imported when the module is imported, `if TYPE_CHECKING` left out."""
+    skipped = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for inner in ast.walk(node)
+    }
+    names = []
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+def inside(names: list[str]) -> list[str]:
+    return [name.removeprefix("aiokvoffload.") for name in names if name.startswith("aiokvoffload.")]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_an_import_only_points_down(path: Path) -> None:
+    name = module_name(path)
+    if name in CONTENTS_PAGES:
+        return
+    allowed = MAY_USE[floor_of(name)]
+    for target in inside(runtime_imports(ast.parse(path.read_text()))):
+        assert floor_of(target) in allowed, f"{name} ({floor_of(name)}) imports {target} ({floor_of(target)})"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_facts_and_words_do_without_torch(path: Path) -> None:
+    name = module_name(path)
+    if name in CONTENTS_PAGES or floor_of(name) not in TORCH_FREE:
+        return
+    assert not [target for target in runtime_imports(ast.parse(path.read_text())) if target.split(".")[0] == "torch"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_no_function_imports_from_the_package(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert not inside(runtime_imports(node)), f"{node.name} at line {node.lineno} imports inside a function"
+
+
+def test_there_is_no_import_cycle() -> None:
+    graph = {module_name(path): inside(runtime_imports(ast.parse(path.read_text()))) for path in MODULES}
+    edges = {
+        name: {target if target in graph else target.rpartition(".")[0] for target in targets} - {name}
+        for name, targets in graph.items()
+    }
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, f"import cycle: {' -> '.join([*trail[trail.index(name) :], name])}"
+        if name in done:
+            return
+        for target in edges.get(name, ()):
+            visit(target, (*trail, name))
+        done.add(name)
+
+    for name in edges:
+        visit(name, ())
+
+
+def test_the_library_asserts_nothing_and_swallows_nothing() -> None:
+    for path in MODULES:
+        if "testing" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not isinstance(node, ast.Assert), f"{path}:{node.lineno}: assert vanishes under -O"
