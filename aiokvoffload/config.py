@@ -9,6 +9,14 @@ DEVICES = ("auto", "cuda", "host")
 """`auto` takes the accelerator that torch offers and falls back to `host`, which runs on CPU memory."""
 
 
+def _require_positive(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        # `not >` also refuses NaN, which compares false with everything.
+        if not value > 0:
+            raise ConfigError(f"{type(config).__name__}.{name} must be above 0, got {value!r}")
+
+
 class Mode(enum.Enum):
     """The two ways to run; using the calls of the other one raises `ModeError`."""
 
@@ -93,11 +101,3 @@ class CPUOffloadingConfig:
             raise ConfigError("groups must name at least one KV-cache group, got none")
         if self.device not in DEVICES:
             raise ConfigError(f"device must be one of {', '.join(DEVICES)}, got {self.device!r}")
-
-
-def _require_positive(config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        # `not >` also refuses NaN, which compares false with everything.
-        if not value > 0:
-            raise ConfigError(f"{type(config).__name__}.{name} must be above 0, got {value!r}")
