@@ -18,7 +18,8 @@ class Backend:
         workers: bytes, in rank order.
         bus: where changes are told.
         groups: the KV-cache groups.
-        run_keys: for each group, most keys handled in one step.
+        max_run_keys: most keys handled in one step.
+        max_run_fragments: most copies submitted in one step.
         max_jobs_in_flight: most jobs submitted and not ended.
     """
 
@@ -29,7 +30,8 @@ class Backend:
         workers: Sequence[OffloadingWorker],
         bus: EventBus,
         groups: Sequence[GroupConfig],
-        run_keys: Sequence[int],
+        max_run_keys: int,
+        max_run_fragments: int,
         max_jobs_in_flight: int,
     ) -> None:
         self.manager = manager
@@ -40,7 +42,10 @@ class Backend:
         self.running_stores: dict[OffloadKey, RunningStore] = {}
         self._max_jobs_in_flight = max_jobs_in_flight
         self.pump = Pump(self.has_room)
-        self.run_keys = run_keys
+        self.run_keys = [
+            max(1, min(max_run_keys, max_run_fragments // max(w.fragments_per_chunk(group_idx) for w in workers)))
+            for group_idx in range(len(groups))
+        ]
         self._job_ids = itertools.count()
 
     def has_room(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Self
 
 from aiokvoffload.base import OffloadingManager, OffloadingWorker, ReqContext
 from aiokvoffload.config import GroupConfig
-from aiokvoffload.device.base import Device
+from aiokvoffload.device import Device
 from aiokvoffload.errors import AbandonedError, ArgumentError, ClosedError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.backend import Backend
@@ -40,12 +40,14 @@ class ServiceLimits:
     """Bounds of a service (I11).
 
     Attributes:
-        run_keys: for each group, most keys handled in one go, so that the loop stays free (I10).
+        max_run_keys: most keys handled in one go, so that the loop stays free (I10).
+        max_run_fragments: most copies submitted in one go, for the same reason.
         max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
         max_pending_events: events a subscriber may lag behind unless it asks for another bound.
     """
 
-    run_keys: tuple[int, ...]
+    max_run_keys: int
+    max_run_fragments: int
     max_jobs_in_flight: int
     max_pending_events: int
 
@@ -152,7 +154,8 @@ class OffloadingService:
             workers=self._parts.workers,
             bus=self.events,
             groups=self._groups,
-            run_keys=self._limits.run_keys,
+            max_run_keys=self._limits.max_run_keys,
+            max_run_fragments=self._limits.max_run_fragments,
             max_jobs_in_flight=self._limits.max_jobs_in_flight,
         )
         self._pump_task = asyncio.create_task(self._backend.pump.run(), name="aiokvoffload-pump")
@@ -188,7 +191,7 @@ class OffloadingService:
                 request._abandon(error)
             raise error from errors[0]
         if parts.device is not None:
-            parts.device.close()
+            await asyncio.to_thread(parts.device.close)
 
     async def _end_pump(self) -> None:
         if self._pump_task is not None:
