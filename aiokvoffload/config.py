@@ -9,6 +9,14 @@ DEVICES = ("auto", "cuda", "host")
 """`auto` takes the accelerator that torch offers and falls back to `host`, which runs on CPU memory."""
 
 
+def _require_positive(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        # `not >` also refuses NaN, which compares false with everything.
+        if not value > 0:
+            raise ConfigError(f"{type(config).__name__}.{name} must be above 0, got {value!r}")
+
+
 class Mode(enum.Enum):
     """The two ways to run; using the calls of the other one raises `ModeError`."""
 
@@ -64,6 +72,7 @@ class CPUOffloadingConfig:
         mode: awaited (a service on a loop) or stepped (manager and worker driven by a plain thread).
         close_timeout_s: how long a close waits for copies before it abandons them, in seconds.
         max_run_keys: keys handled in one go; longer calls are cut into runs so that the loop stays free.
+        max_run_fragments: fragments (one block in one tensor) submitted in one go, for the same reason.
         max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
         max_pending_events: events a subscriber may lag behind, and the bus may keep for late subscribers.
 
@@ -80,6 +89,7 @@ class CPUOffloadingConfig:
     mode: Mode = Mode.AWAITED
     close_timeout_s: float = 30.0
     max_run_keys: int = 512
+    max_run_fragments: int = 1024
     max_jobs_in_flight: int = 128
     max_pending_events: int = 10_000
 
@@ -87,17 +97,9 @@ class CPUOffloadingConfig:
         _require_positive(
             self,
             *("cpu_bytes", "store_threshold", "store_tracker_keys", "close_timeout_s"),
-            *("max_run_keys", "max_jobs_in_flight", "max_pending_events"),
+            *("max_run_keys", "max_run_fragments", "max_jobs_in_flight", "max_pending_events"),
         )
         if not self.groups:
             raise ConfigError("groups must name at least one KV-cache group, got none")
         if self.device not in DEVICES:
             raise ConfigError(f"device must be one of {', '.join(DEVICES)}, got {self.device!r}")
-
-
-def _require_positive(config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        # `not >` also refuses NaN, which compares false with everything.
-        if not value > 0:
-            raise ConfigError(f"{type(config).__name__}.{name} must be above 0, got {value!r}")

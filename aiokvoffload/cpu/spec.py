@@ -1,0 +1,107 @@
+"""GPU and one tier of pinned CPU memory, from one configuration."""
+
+from collections.abc import Callable, Sequence
+
+from aiokvoffload.base import CanonicalKVCaches, OffloadingManager, OffloadingSpec
+from aiokvoffload.config import CPUOffloadingConfig, Mode
+from aiokvoffload.cpu.common import PoolShape, chunk_bytes_by_group, plan_pools
+from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
+from aiokvoffload.cpu.manager import CPUOffloadingManager
+from aiokvoffload.device import Device, open_device
+from aiokvoffload.errors import ConfigError, ModeError
+from aiokvoffload.service.service import OffloadingService, Parts, ServiceLimits
+
+
+class CPUOffloadingSpec(OffloadingSpec):
+    """Chains GPU and CPU memory.
+
+    Awaited: `async with spec.open(kv_caches) as offload`. Stepped: `spec.get_manager(kv_caches)` and
+    `spec.get_worker(kv_caches)`, driven by the engine's own loop.
+
+    Args:
+        config: what to build.
+    """
+
+    def __init__(self, config: CPUOffloadingConfig) -> None:
+        self.config = config
+
+    def get_manager(self, kv_caches: CanonicalKVCaches, *, num_workers: int = 1) -> CPUOffloadingManager:
+        """The manager of the slots that `cpu_bytes` has room for.
+
+        Args:
+            kv_caches: one worker's tensors; all workers' are of the same shape.
+            num_workers: how many workers share `cpu_bytes`.
+
+        Raises:
+            ConfigError: the memory does not fit the configuration.
+        """
+        config = self.config
+        return CPUOffloadingManager(
+            self._pools(kv_caches, num_workers),
+            groups=config.groups,
+            policy=config.policy,
+            store_threshold=config.store_threshold,
+            store_tracker_keys=config.store_tracker_keys,
+        )
+
+    def get_worker(
+        self, kv_caches: CanonicalKVCaches, *, num_workers: int = 1, device: Device | None = None
+    ) -> CPUOffloadingWorker:
+        """One worker with its pinned memory; it takes as long as pinning `cpu_bytes` takes.
+
+        Args:
+            kv_caches: this worker's tensors.
+            num_workers: how many workers share `cpu_bytes`.
+            device: where the copies run; `None` opens the configured one, and the worker closes it.
+
+        Raises:
+            ConfigError: the memory does not fit the configuration, or there is no such device.
+        """
+        config = self.config
+        return CPUOffloadingWorker(
+            kv_caches,
+            self._pools(kv_caches, num_workers),
+            blocks_per_chunk=[group.blocks_per_chunk for group in config.groups],
+            device=open_device(config.device) if device is None else device,
+            mode=config.mode,
+            close_timeout_s=config.close_timeout_s,
+        )
+
+    def open(
+        self,
+        kv_caches: CanonicalKVCaches | Sequence[CanonicalKVCaches],
+        *,
+        wrap_manager: Callable[[OffloadingManager], OffloadingManager] | None = None,
+    ) -> OffloadingService:
+        """The service, to be entered with `async with`.
+
+        Args:
+            kv_caches: the GPU memory; several entries make one worker each, in rank order.
+            wrap_manager: replaces the manager by what it returns, to observe its calls.
+
+        Raises:
+            ModeError: the configuration is for stepped use.
+        """
+        if self.config.mode is not Mode.AWAITED:
+            raise ModeError("open: the configuration's mode is stepped; use get_manager and get_worker")
+        ranks = [kv_caches] if isinstance(kv_caches, CanonicalKVCaches) else list(kv_caches)
+        if not ranks:
+            raise ConfigError("kv_caches must name at least one worker's tensors, got none")
+        config = self.config
+        limits = ServiceLimits(
+            max_run_keys=config.max_run_keys,
+            max_run_fragments=config.max_run_fragments,
+            max_jobs_in_flight=config.max_jobs_in_flight,
+            max_pending_events=config.max_pending_events,
+        )
+
+        def build() -> Parts:
+            manager: OffloadingManager = self.get_manager(ranks[0], num_workers=len(ranks))
+            device = open_device(config.device)
+            workers = [self.get_worker(rank, num_workers=len(ranks), device=device) for rank in ranks]
+            return Parts(manager if wrap_manager is None else wrap_manager(manager), workers, device)
+
+        return OffloadingService(build, groups=config.groups, limits=limits)
+
+    def _pools(self, kv_caches: CanonicalKVCaches, num_workers: int) -> tuple[PoolShape, ...]:
+        return plan_pools(self.config, chunk_bytes_by_group(self.config, kv_caches), num_workers)

@@ -1,0 +1,75 @@
+"""What all requests of one service share: the manager, the workers, the bus, and the count of jobs."""
+
+import itertools
+from collections.abc import Sequence
+
+from aiokvoffload.base import OffloadingManager, OffloadingWorker, OffloadKey
+from aiokvoffload.config import GroupConfig
+from aiokvoffload.events import EventBus
+from aiokvoffload.service.pump import Pump
+from aiokvoffload.service.running_store import RunningStore
+
+
+class Backend:
+    """The state that flows work on. It is mutated only here and in the flows, always on the loop's thread.
+
+    Args:
+        manager: facts.
+        workers: bytes, in rank order.
+        bus: where changes are told.
+        groups: the KV-cache groups.
+        max_run_keys: most keys handled in one step.
+        max_run_fragments: most fragments submitted in one step.
+        max_jobs_in_flight: most jobs submitted and not ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        manager: OffloadingManager,
+        workers: Sequence[OffloadingWorker],
+        bus: EventBus,
+        groups: Sequence[GroupConfig],
+        max_run_keys: int,
+        max_run_fragments: int,
+        max_jobs_in_flight: int,
+    ) -> None:
+        self.manager = manager
+        self.workers = workers
+        self.bus = bus
+        self.groups = groups
+        self.jobs_in_flight = 0
+        self.running_stores: dict[OffloadKey, RunningStore] = {}
+        self._max_jobs_in_flight = max_jobs_in_flight
+        self.pump = Pump(self.has_room)
+        self.run_keys = [
+            max(1, min(max_run_keys, max_run_fragments // max(w.fragments_per_chunk(group_idx) for w in workers)))
+            for group_idx in range(len(groups))
+        ]
+        self._job_ids = itertools.count()
+
+    def has_room(self) -> bool:
+        """Whether another job may be submitted now (I11)."""
+        return self.jobs_in_flight < self._max_jobs_in_flight
+
+    def job_started(self) -> int:
+        """Count a job and give its number."""
+        self.jobs_in_flight += 1
+        return next(self._job_ids)
+
+    def job_ended(self) -> None:
+        """Count the end of a job; a flow may be waiting for the room."""
+        self.jobs_in_flight -= 1
+        self.pump.room_changed()
+
+    def forget_running(self, running: RunningStore, keys: Sequence[OffloadKey]) -> None:
+        """`running` is over. After a reset a key may belong to a newer store, which stays."""
+        for key in keys:
+            if self.running_stores.get(key) is running:
+                del self.running_stores[key]
+
+    def publish(self) -> None:
+        """Tell subscribers what the manager changed."""
+        events = self.manager.take_events()
+        if events:
+            self.bus.publish(events)

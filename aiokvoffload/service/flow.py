@@ -1,0 +1,146 @@
+"""What a load and a store have in common: they walk their segments run by run and end when their last job has ended."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from aiokvoffload.base import Event, OffloadKey, ReqContext, Stream
+from aiokvoffload.errors import InternalError
+from aiokvoffload.service.backend import Backend
+from aiokvoffload.service.handle import Handle
+from aiokvoffload.service.job import Job, JobOutcome
+from aiokvoffload.service.pump import Lane, Progress
+from aiokvoffload.service.segments import Segment
+
+ResultT = TypeVar("ResultT")
+
+
+class TransferFlow(ABC, Generic[ResultT]):
+    """One `load` or `store` from its keys to its result.
+
+    Args:
+        backend: what all requests share.
+        lane: where the flow stands in line.
+        ctx: the request.
+        segments: checked keys and blocks.
+        after: for each worker, what its copies start after.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        lane: Lane,
+        *,
+        ctx: ReqContext,
+        segments: Sequence[Segment],
+        after: Sequence[Stream | Event | None],
+    ) -> None:
+        self.handle: Handle[ResultT] = Handle(len(backend.workers))
+        self._backend = backend
+        self._lane = lane
+        self._ctx = ctx
+        self._segments = segments
+        self._after = after
+        self._segment_idx = 0
+        self._position = 0
+        self._walking = True
+        # The walk itself counts as one, so that a job that ends at once does not end the flow.
+        self._running = self._touching = 1
+        self._moved_bytes = 0
+
+    @property
+    def walked(self) -> bool:
+        """Whether it will submit nothing more."""
+        return not self._walking
+
+    def step(self) -> Progress:
+        """Handle the next run."""
+        if self._walking and self._segment_idx < len(self._segments):
+            progress = self._step_run(self._segments[self._segment_idx])
+            if progress is not Progress.DONE:
+                return progress
+        self._end_walk()
+        return Progress.DONE
+
+    def stop(self) -> None:
+        """Submit nothing more. What is submitted goes on to its own end (I2)."""
+        self._end_walk()
+        self._backend.pump.wake(self._lane)
+
+    def fail(self, error: Exception) -> None:
+        """A step raised: whoever awaits gets an error, and the blocks are free when the submitted jobs have ended."""
+        wrapped = InternalError(f"a step of {self!r} failed: {error}")
+        wrapped.__cause__ = error
+        self.handle._fail(wrapped)
+        self._end_walk()
+
+    @abstractmethod
+    def _step_run(self, segment: Segment) -> Progress:
+        """Handle the run at the current position of `segment`."""
+
+    @abstractmethod
+    def _result(self) -> ResultT: ...
+
+    @abstractmethod
+    def _unserved(self) -> tuple[OffloadKey, ...]:
+        """Keys that nothing was submitted for and nothing will be."""
+
+    def _run(self, segment: Segment) -> Sequence[OffloadKey]:
+        return segment.keys[self._position : self._position + self._backend.run_keys[segment.group_idx]]
+
+    def _advance(self, segment: Segment, num_keys: int) -> Progress:
+        self._position += num_keys
+        if self._position < len(segment.keys):
+            return Progress.AGAIN
+        return self._next_segment()
+
+    def _next_segment(self) -> Progress:
+        self._segment_idx, self._position = self._segment_idx + 1, 0
+        return Progress.AGAIN if self._segment_idx < len(self._segments) else Progress.DONE
+
+    def _submit(
+        self,
+        num_chunks: int,
+        submission: Callable[[Any, int, Any], Callable[[], Any]],
+        on_done: Callable[[JobOutcome], None],
+    ) -> None:
+        """Start a job: `submission(worker, job_id, after)` gives the call to make for one worker."""
+        self._running += 1
+        self._touching += 1
+
+        def done(outcome: JobOutcome) -> None:
+            self._moved_bytes += outcome.moved_bytes
+            try:
+                on_done(outcome)
+            finally:
+                self._backend.job_ended()
+                self._part_ended()
+
+        job = Job(num_chunks, on_done=done, on_released=self._part_released)
+        job_id = self._backend.job_started()
+        self.handle._job_submitted(job)
+        job.submit(
+            submission(worker, job_id, after) for worker, after in zip(self._backend.workers, self._after, strict=True)
+        )
+
+    def _end_walk(self) -> None:
+        if not self._walking:
+            return
+        self._walking = False
+        self.handle._all_submitted(self._unserved())
+        self._part_released()
+        self._part_ended()
+
+    def _part_ended(self) -> None:
+        self._running -= 1
+        if not self._running:
+            self.handle._resolve(self._result())
+
+    def _part_released(self) -> None:
+        self._touching -= 1
+        if not self._touching:
+            self.handle._release()
+
+    def __repr__(self) -> str:
+        keys = sum(len(segment.keys) for segment in self._segments)
+        return f"<{type(self).__name__} of {self._ctx.req_id!r}: {keys} keys, {self._running} parts running>"

@@ -1,0 +1,99 @@
+"""One run of a load or a store on every worker; it ends when all of them have ended."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from aiokvoffload.base import Stream, Transfer, TransferResult
+from aiokvoffload.errors import OffloadError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """What all workers together made of a run.
+
+    Attributes:
+        failed_indices: positions of the chunks that did not arrive on every worker (I6).
+        moved_bytes: bytes of the workers that succeeded.
+    """
+
+    failed_indices: frozenset[int]
+    moved_bytes: int
+
+
+class Job:
+    """Collects the ends of one run's transfers.
+
+    Args:
+        num_chunks: chunks in the run; all of them count as failed when a worker refuses it.
+        on_done: called once with the outcome, when every worker has ended.
+        on_released: called once, when no worker touches the run's GPU blocks any more.
+    """
+
+    __slots__ = (
+        "_failed",
+        "_moved_bytes",
+        "_num_chunks",
+        "_on_done",
+        "_on_released",
+        "_running",
+        "_touching",
+        "transfers",
+    )
+
+    def __init__(
+        self, num_chunks: int, *, on_done: Callable[[JobOutcome], None], on_released: Callable[[], None]
+    ) -> None:
+        self.transfers: list[Transfer] = []
+        self._num_chunks = num_chunks
+        self._on_done = on_done
+        self._on_released = on_released
+        # Submitting counts as one more part, so that a worker that ends at once does not end the whole job.
+        self._running = self._touching = 1
+        self._failed: set[int] = set()
+        self._moved_bytes = 0
+
+    def submit(self, submissions: Iterable[Callable[[], Transfer]]) -> None:
+        """Ask each worker in rank order. After a refusal the rest is not asked: a block is all workers or none (I6)."""
+        for submission in submissions:
+            try:
+                transfer = submission()
+            except OffloadError:
+                logger.exception("a worker refused a run of %d chunks; the run fails", self._num_chunks)
+                self._failed.update(range(self._num_chunks))
+                break
+            self.transfers.append(transfer)
+            self._running += 1
+            self._touching += 1
+            transfer.on_done(self._rank_done)
+            transfer.on_released(self._rank_released)
+        self._rank_released()
+        self._part_ended()
+
+    async def fence(self, streams: Iterable[Stream]) -> None:
+        """Make each rank's stream wait for that rank's copies."""
+        for transfer, stream in zip(self.transfers, streams, strict=False):
+            await transfer.fence(stream)
+
+    def _rank_done(self, result: TransferResult) -> None:
+        if result.success:
+            self._moved_bytes += result.transfer_size
+        else:
+            logger.warning("transfer %d failed: %s", result.job_id, result.error)
+            self._failed.update(result.failed_indices or range(self._num_chunks))
+        self._part_ended()
+
+    def _part_ended(self) -> None:
+        self._running -= 1
+        if not self._running:
+            self._on_done(JobOutcome(frozenset(self._failed), self._moved_bytes))
+
+    def _rank_released(self) -> None:
+        self._touching -= 1
+        if not self._touching:
+            self._on_released()
+
+    def __repr__(self) -> str:
+        return f"<Job {self._num_chunks} chunks, {self._running} parts running>"

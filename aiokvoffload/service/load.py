@@ -1,0 +1,102 @@
+"""`request.load`, from keys to result: pin what is readable, await what is being stored, stop at a miss."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from aiokvoffload.base import (
+    Event,
+    OffloadingWorker,
+    OffloadKey,
+    PrepareLoadOutput,
+    ReqContext,
+    Stream,
+    Transfer,
+)
+from aiokvoffload.service.backend import Backend
+from aiokvoffload.service.flow import TransferFlow
+from aiokvoffload.service.job import JobOutcome
+from aiokvoffload.service.pump import Lane, Progress
+from aiokvoffload.service.results import LoadResult
+from aiokvoffload.service.running_store import RunningStore
+from aiokvoffload.service.segments import Segment
+
+PRIMARY_TIER = "cpu"
+
+
+class LoadFlow(TransferFlow[LoadResult]):
+    """Loads each group's prefix, never beyond its first miss."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        lane: Lane,
+        *,
+        ctx: ReqContext,
+        segments: Sequence[Segment],
+        after: Sequence[Stream | Event | None],
+    ) -> None:
+        super().__init__(backend, lane, ctx=ctx, segments=segments, after=after)
+        # How many leading keys of each segment can still arrive: cut by a miss, a failure, a reset or a stop.
+        self._limits = [len(segment.keys) for segment in segments]
+
+    def _step_run(self, segment: Segment) -> Progress:
+        manager = self._backend.manager
+        run = self._run(segment)
+        prepared = manager.prepare_load(run, self._ctx)
+        served = len(prepared.keys)
+        if served:
+            self._load(segment, prepared)
+        else:
+            manager.complete_load(prepared.token)
+        if served == len(run):
+            return self._advance(segment, served)
+        self._position += served
+        running = self._backend.running_stores.get(run[served])
+        if running is None:
+            self._cut(self._segment_idx, self._position)
+            return self._next_segment()
+        running.on_end(self._resume)
+        return Progress.PARKED
+
+    def _resume(self, _: RunningStore) -> None:
+        self._backend.pump.wake(self._lane)
+
+    def _load(self, segment: Segment, prepared: PrepareLoadOutput) -> None:
+        blocks = segment.blocks_of(self._position, len(prepared.keys))
+        expedited = self._lane.expedited
+
+        def submission(worker: OffloadingWorker, job_id: int, after: Stream | Event | None) -> Callable[[], Transfer]:
+            return partial(worker.submit_load, job_id, prepared.spec, blocks, after=after, expedited=expedited)
+
+        self._submit(len(prepared.keys), submission, partial(self._loaded, self._segment_idx, self._position, prepared))
+
+    def _loaded(self, segment_idx: int, first_chunk: int, prepared: PrepareLoadOutput, outcome: JobOutcome) -> None:
+        failed_keys = [prepared.keys[index] for index in sorted(outcome.failed_indices)]
+        is_current = self._backend.manager.complete_load(prepared.token, failed_keys)
+        self._backend.publish()
+        if not is_current:
+            # The cache was reset meanwhile: the bytes are of the old epoch, and nobody may use them.
+            self._cut(segment_idx, first_chunk)
+        elif outcome.failed_indices:
+            self._cut(segment_idx, first_chunk + min(outcome.failed_indices))
+
+    def _cut(self, segment_idx: int, served: int) -> None:
+        self._limits[segment_idx] = min(self._limits[segment_idx], served)
+
+    def _end_walk(self) -> None:
+        if self._walking:
+            for segment_idx in range(self._segment_idx, len(self._segments)):
+                self._cut(segment_idx, self._position if segment_idx == self._segment_idx else 0)
+        super()._end_walk()
+
+    def _unserved(self) -> tuple[OffloadKey, ...]:
+        limits = zip(self._segments, self._limits, strict=True)
+        return tuple(key for segment, limit in limits for key in segment.keys[limit:])
+
+    def _result(self) -> LoadResult:
+        served_by_group = [0] * len(self._backend.groups)
+        for segment, limit in zip(self._segments, self._limits, strict=True):
+            served_by_group[segment.group_idx] = limit
+        served = sum(served_by_group)
+        sources = ((PRIMARY_TIER, served),) if served else ()
+        return LoadResult(tuple(served_by_group), self._unserved(), sources, self._moved_bytes)

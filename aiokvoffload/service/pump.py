@@ -1,0 +1,147 @@
+"""Takes turns: one bounded piece of work per pass of the loop, however many requests want theirs at once (I10).
+
+A pass of the loop runs everything that is ready, so sixty tasks that each take half a millisecond block it for thirty.
+Here they stand in line instead. The pump knows flows and lanes; it does not know what they move.
+"""
+
+import asyncio
+import enum
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+
+class Progress(enum.Enum):
+    """What a step of a flow leaves behind."""
+
+    AGAIN = "again"
+    PARKED = "parked"
+    """Nothing can be done before something else ends; the flow asks for its next step itself."""
+    DONE = "done"
+
+
+class Flow(Protocol):
+    """Work that is done in steps of well under a millisecond."""
+
+    def step(self) -> Progress:
+        """Do one piece."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """End the flow because a step raised `error`."""
+        ...
+
+
+class Lane:
+    """The flows of one request in call order: jobs that share a GPU block are submitted in that order (I8)."""
+
+    __slots__ = ("expedited", "flows", "queued")
+
+    def __init__(self, *, expedited: bool = False) -> None:
+        self.flows: deque[Flow] = deque()
+        self.expedited = expedited
+        self.queued = False
+
+
+class Pump:
+    """Steps the lanes in turn.
+
+    Args:
+        has_room: whether another job may be submitted now (I11).
+    """
+
+    def __init__(self, has_room: Callable[[], bool]) -> None:
+        self._has_room = has_room
+        self._ready: deque[Lane] = deque()
+        self._changed = asyncio.Event()
+        self.waiting_flows = 0
+
+    def push(self, lane: Lane, flow: Flow) -> None:
+        """Put `flow` behind its lane's other flows."""
+        lane.flows.append(flow)
+        self.waiting_flows += 1
+        if len(lane.flows) == 1:
+            self.wake(lane)
+
+    def wake(self, lane: Lane) -> None:
+        """The head of `lane` can take a step; repeating it does nothing."""
+        if lane.queued or not lane.flows:
+            return
+        lane.queued = True
+        if lane.expedited:
+            self._ready.appendleft(lane)
+        else:
+            self._ready.append(lane)
+        self._changed.set()
+
+    def room_changed(self) -> None:
+        """A job ended."""
+        if self._ready:
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Step lanes until cancelled."""
+        while True:
+            while not (self._ready and self._has_room()):
+                self._changed.clear()
+                await self._changed.wait()
+            self._step(self._ready.popleft())
+            await asyncio.sleep(0)
+
+    def _step(self, lane: Lane) -> None:
+        lane.queued = False
+        if not lane.flows:
+            return
+        progress = guarded_step(lane.flows[0])
+        if progress is Progress.DONE:
+            lane.flows.popleft()
+            self.waiting_flows -= 1
+        if progress is not Progress.PARKED:
+            self.wake(lane)
+
+    def __repr__(self) -> str:
+        return f"<Pump {self.waiting_flows} flows, {len(self._ready)} lanes ready>"
+
+
+def guarded_step(flow: Flow) -> Progress:
+    """Step `flow`; an error ends that flow and nobody else's."""
+    try:
+        return flow.step()
+    except Exception as error:
+        logger.exception("a step of %r failed", flow)
+        flow.fail(error)
+        return Progress.DONE
+
+
+class Turnstile:
+    """Lets one task pass per pass of the loop, at once when nobody is ahead."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._taken = False
+
+    async def wait_turn(self) -> None:
+        """Return when it is the caller's turn."""
+        loop = asyncio.get_running_loop()
+        if not self._taken:
+            self._taken = True
+            loop.call_soon(self._next)
+            return
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _next(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # a cancelled task leaves its future behind
+                turn.set_result(None)
+                asyncio.get_running_loop().call_soon(self._next)
+                return
+        self._taken = False
+
+    def __repr__(self) -> str:
+        return f"<Turnstile {len(self._waiting)} waiting>"

@@ -1,0 +1,268 @@
+"""One request's door: look up, load, store, and leave when no copy touches its GPU blocks any more."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, cast
+
+from aiokvoffload.base import Event, OffloadKey, ReqContext, Stream
+from aiokvoffload.errors import AbandonedError, ArgumentError, ClosedError
+from aiokvoffload.service.backend import Backend
+from aiokvoffload.service.flow import TransferFlow
+from aiokvoffload.service.handle import Handle, per_rank
+from aiokvoffload.service.load import LoadFlow
+from aiokvoffload.service.pump import Lane, Progress, Turnstile, guarded_step
+from aiokvoffload.service.results import LoadResult, StoreResult
+from aiokvoffload.service.segments import Blocks, Segment, plan_load, plan_store
+from aiokvoffload.service.store import StoreFlow
+
+KeysByGroup = Sequence[Sequence[OffloadKey]]
+
+
+class Request:
+    """From `async with service.request(req_id)` to its end. Its calls are plain: they submit and return at once.
+
+    Leaving, however it happens, cancels no copy: it waits until nothing touches this request's GPU blocks. A second
+    cancellation stops that waiting and nothing else; `on_released` then says when the blocks are free (I2).
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        ctx: ReqContext,
+        *,
+        turnstile: Turnstile,
+        on_begin: Callable[["Request"], None],
+        on_end: Callable[["Request"], None],
+    ) -> None:
+        self._backend = backend
+        self._ctx = ctx
+        self._turnstile = turnstile
+        self._on_begin = on_begin
+        self._on_end = on_end
+        self._open = False
+        self._lane = Lane()
+        self._expedited_lane = Lane(expedited=True)
+        self._flows: set[TransferFlow[Any]] = set()
+        self._left: list[Callable[[], None]] = []
+        self._abandoned: AbandonedError | None = None
+        self.loads = self.stores = 0
+
+    @property
+    def req_id(self) -> str:
+        """The id it was opened under."""
+        return self._ctx.req_id
+
+    def lookup(self, keys: Sequence[OffloadKey] | KeysByGroup) -> int:
+        """How much can be served now; it pins nothing, so a load may find less (I3).
+
+        Args:
+            keys: one group's chain, head first; or one chain per KV-cache group.
+
+        Returns:
+            For one chain, its number of leading chunks that can be loaded. For one chain per group, the longest
+            position (in the unit of `GroupConfig.span`) at which every group has what it needs there.
+
+        Raises:
+            ArgumentError: another number of chains than groups.
+            ClosedError: the request is not open.
+        """
+        self._require_open("lookup")
+        manager = self._backend.manager
+        if not len(keys) or isinstance(keys[0], bytes):
+            return manager.lookup_prefix(cast("Sequence[OffloadKey]", keys), self._ctx)
+        if len(keys) != len(self._backend.groups):
+            raise ArgumentError(f"keys must be one chain, or {len(self._backend.groups)} of them, got {len(keys)}")
+        return manager.lookup_groups(cast("KeysByGroup", keys), self._ctx)
+
+    def load(
+        self,
+        keys: Sequence[OffloadKey],
+        blocks: Blocks,
+        *,
+        after: Stream | Event | Sequence[Stream | Event] | None = None,
+        expedited: bool = False,
+    ) -> Handle[LoadResult]:
+        """Begin to copy chunks into GPU blocks; starts on the device only after `after` (I8).
+
+        Args:
+            keys: chain order, head first, group after group.
+            blocks: block ids when all keys are of one group and begin at a chunk's first block, else a
+                `GPULoadStoreSpec`, which may leave out leading blocks of the first chunk and trailing ones of the last.
+            after: what must have ended before the blocks are overwritten: a stream as it is now, or an event; one per
+                worker in rank order if a list. `None` is the calling thread's current stream.
+            expedited: overtake loads that wait.
+
+        Returns:
+            A handle; awaiting it gives a `LoadResult`.
+
+        Raises:
+            ArgumentError: an argument is wrong; nothing has moved.
+            ClosedError: the request is not open.
+        """
+        self._require_open("load")
+        segments = plan_load(keys, blocks, self._backend.groups)
+        self._validate(segments)
+        lane = self._expedited_lane if expedited else self._lane
+        at_once = self._fits_one_step(segments, lane)
+        starts = self._starts(after, at_once=at_once)
+        flow = LoadFlow(self._backend, lane, ctx=self._ctx, segments=segments, after=starts)
+        self.loads += 1
+        self._begin(flow, lane, at_once=at_once)
+        return flow.handle
+
+    def store(
+        self,
+        keys: Sequence[OffloadKey],
+        blocks: Blocks,
+        *,
+        after: Stream | Event | Sequence[Stream | Event] | None = None,
+        protect_source: bool | None = None,
+    ) -> Handle[StoreResult]:
+        """Begin to copy whole, fully computed chunks out of GPU blocks; starts on the device only after `after` (I8).
+
+        The blocks must not be rewritten before the handle's `released`, or a `fence` on the stream that rewrites them.
+
+        Args:
+            keys: chain order, head first, group after group.
+            blocks: `blocks_per_chunk` blocks for each key, as ids or a `GPULoadStoreSpec`.
+            after: what must have ended before the blocks are read; as for `load`.
+            protect_source: `True` enqueues everything now and makes the stream `after` wait for it, so that later work
+                on that stream may overwrite the blocks; `False` does not, which lets that stream run on beside the
+                copies; `None` protects a store that fits one run, where it costs little.
+
+        Returns:
+            A handle; awaiting it gives a `StoreResult`.
+
+        Raises:
+            ArgumentError: an argument is wrong; nothing has moved.
+            ClosedError: the request is not open.
+        """
+        self._require_open("store")
+        segments = plan_store(keys, blocks, self._backend.groups)
+        self._validate(segments)
+        fits = self._fits_one_step(segments, self._lane)
+        at_once = fits if protect_source is None else fits or protect_source
+        starts = self._starts(after, at_once=at_once)
+        flow = StoreFlow(
+            self._backend,
+            self._lane,
+            ctx=self._ctx,
+            segments=segments,
+            after=starts,
+            protect_source=at_once and protect_source is not False,
+        )
+        self.stores += 1
+        self._begin(flow, self._lane, at_once=at_once)
+        return flow.handle
+
+    def touch(self, keys: Sequence[OffloadKey]) -> None:
+        """Count a use of chunks that the GPU still holds, so that their copies below stay."""
+        self._require_open("touch")
+        self._backend.manager.touch(keys, self._ctx)
+
+    def prefetch(self, keys: Sequence[OffloadKey]) -> int:
+        """Begin to bring chunks up from lower tiers; returns how many are on their way: none, without a lower tier."""
+        self._require_open("prefetch")
+        return 0
+
+    def on_released(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` once the request has been left and no copy touches its GPU blocks."""
+        self._left.append(callback)
+        self._check_left()
+
+    async def __aenter__(self) -> Self:
+        await self._turnstile.wait_turn()
+        self._on_begin(self)
+        self._backend.manager.on_new_request(self._ctx)
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open = False
+        if exc_type is not None:
+            self._stop_flows()
+        try:
+            await self._wait_released(was_cancelled=exc_type is asyncio.CancelledError)
+        finally:
+            self._stop_flows()
+            self._backend.manager.on_request_finished(self._ctx)
+            self._on_end(self)
+            self._check_left()
+
+    async def _wait_released(self, *, was_cancelled: bool) -> None:
+        cancelled: asyncio.CancelledError | None = None
+        while waiting := [flow.handle._released for flow in self._flows if not flow.handle._released.done()]:
+            try:
+                # asyncio.wait, unlike gather, leaves the futures alone when it is cancelled.
+                await asyncio.wait(waiting)
+            except asyncio.CancelledError as error:
+                if was_cancelled or cancelled is not None:
+                    raise
+                cancelled = error
+                self._stop_flows()
+        if cancelled is not None:
+            raise cancelled
+        if self._abandoned is not None:
+            raise self._abandoned
+
+    def _abandon(self, error: AbandonedError) -> None:
+        """The service closed without this request's copies having ended: its blocks never count as free."""
+        if self._flows:
+            self._abandoned = error
+        for flow in self._flows:
+            flow.handle._abandon(error)
+
+    def _begin(self, flow: TransferFlow[Any], lane: Lane, *, at_once: bool) -> None:
+        self._flows.add(flow)
+        flow.handle.on_released(lambda: self._flow_released(flow))
+        if not at_once:
+            self._backend.pump.push(lane, flow)
+            return
+        while guarded_step(flow) is Progress.AGAIN:
+            pass
+        if not flow.walked:
+            self._backend.pump.push(lane, flow)
+
+    def _flow_released(self, flow: TransferFlow[Any]) -> None:
+        self._flows.discard(flow)
+        self._check_left()
+
+    def _check_left(self) -> None:
+        if self._open or self._flows:
+            return
+        left, self._left = self._left, []
+        for callback in left:
+            callback()
+
+    def _stop_flows(self) -> None:
+        for flow in tuple(self._flows):
+            flow.stop()
+
+    def _fits_one_step(self, segments: Sequence[Segment], lane: Lane) -> bool:
+        """Whether it can be submitted within the call: short enough, and nothing of this request stands before it."""
+        run_keys = self._backend.run_keys
+        is_short = sum(len(segment.keys) / run_keys[segment.group_idx] for segment in segments) <= 1
+        return is_short and not lane.flows and self._backend.has_room()
+
+    def _starts(self, after: Any, *, at_once: bool) -> Sequence[Stream | Event | None]:
+        starts = per_rank("after", after, len(self._backend.workers))
+        if at_once:
+            return starts
+        # What is submitted later must start after the stream as it is now, not as it will be then.
+        return [worker.record_event(start) for worker, start in zip(self._backend.workers, starts, strict=True)]
+
+    def _validate(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            blocks = segment.blocks_of(0, len(segment.keys))
+            for worker in self._backend.workers:
+                worker.validate_blocks(blocks)
+
+    def _require_open(self, call: str) -> None:
+        if not self._open:
+            raise ClosedError(f"{call}: request {self.req_id!r} is not open; use it inside `async with`")
+
+    def __repr__(self) -> str:
+        return f"<Request {self.req_id!r}: {len(self._flows)} transfers touch its blocks>"

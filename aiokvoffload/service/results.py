@@ -1,0 +1,81 @@
+"""What the service answers: records of counts and keys, no behaviour."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from aiokvoffload.base import OffloadKey
+from aiokvoffload.events import EventBusStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """How a load ended.
+
+    Attributes:
+        served_by_group: for each KV-cache group, how many leading keys of it arrived.
+        failed_keys: the keys that did not arrive, in call order: the caller recomputes them. A key behind the first
+            failure of its group counts as failed whatever became of it.
+        sources: for each tier that served keys, its name and how many.
+        loaded_bytes: bytes that arrived, over all workers.
+    """
+
+    served_by_group: tuple[int, ...]
+    failed_keys: tuple[OffloadKey, ...]
+    sources: tuple[tuple[str, int], ...]
+    loaded_bytes: int
+
+    @property
+    def served(self) -> int:
+        """Number of keys that arrived; with one group, the length of the served prefix."""
+        return sum(self.served_by_group)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreResult:
+    """How a store ended.
+
+    Attributes:
+        stored: keys that this call, or a running store of the same key that it joined, made resident.
+        present: keys that were resident already.
+        refused_keys: keys that are not kept: no room could be made, or they were offered too seldom yet.
+        failed_keys: keys whose copy failed, or that a reset overtook; nothing of them is left.
+        stored_bytes: bytes copied for this call, over all workers.
+    """
+
+    stored: int
+    present: int
+    refused_keys: tuple[OffloadKey, ...]
+    failed_keys: tuple[OffloadKey, ...]
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetResult:
+    """What a reset cleared: readable keys by tier name."""
+
+    cleared_by_tier: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatistics:
+    """One snapshot of everything below the service.
+
+    Attributes:
+        requests: requests open now.
+        loads: loads accepted so far.
+        stores: stores accepted so far.
+        jobs_in_flight: transfers submitted and not ended.
+        waiting_flows: loads and stores that have not submitted all they have.
+        manager: the manager's own record.
+        workers: each worker's own record, in rank order.
+        events: the event bus's own record.
+    """
+
+    requests: int
+    loads: int
+    stores: int
+    jobs_in_flight: int
+    waiting_flows: int
+    manager: Any
+    workers: tuple[Any, ...]
+    events: EventBusStatistics

@@ -1,0 +1,227 @@
+"""The front door: the manager and the workers behind one async service."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from aiokvoffload.base import OffloadingManager, OffloadingWorker, ReqContext
+from aiokvoffload.config import GroupConfig
+from aiokvoffload.device import Device
+from aiokvoffload.errors import AbandonedError, ArgumentError, ClosedError
+from aiokvoffload.events import EventBus
+from aiokvoffload.service.backend import Backend
+from aiokvoffload.service.load import PRIMARY_TIER
+from aiokvoffload.service.pump import Turnstile
+from aiokvoffload.service.request import Request
+from aiokvoffload.service.results import ResetResult, ServiceStatistics
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a service is made of, ready to run.
+
+    Attributes:
+        manager: facts, for all workers.
+        workers: bytes, in rank order, slot for slot in step with the manager.
+        device: closed after the workers; `None` if somebody else closes it.
+    """
+
+    manager: OffloadingManager
+    workers: Sequence[OffloadingWorker]
+    device: Device | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLimits:
+    """Bounds of a service (I11); their meaning is that of the configuration's fields of the same names."""
+
+    max_run_keys: int
+    max_run_fragments: int
+    max_jobs_in_flight: int
+    max_pending_events: int
+
+
+class OffloadingService:
+    """Offloading for one engine on the running loop. Open it with `async with`.
+
+    Args:
+        build: makes the parts; called once, on a thread, since it may pin gigabytes of memory.
+        groups: the KV-cache groups.
+        limits: bounds of everything that could grow.
+    """
+
+    def __init__(self, build: Callable[[], Parts], *, groups: Sequence[GroupConfig], limits: ServiceLimits) -> None:
+        self._build = build
+        self._groups = tuple(groups)
+        self._limits = limits
+        self.events = EventBus(limits.max_pending_events)
+        self._parts: Parts | None = None
+        self._backend: Backend | None = None
+        self._turnstile = Turnstile()
+        self._requests: dict[str, Request] = {}
+        self._ended_loads = self._ended_stores = 0
+        self._pump_task: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def device(self) -> Device:
+        """The device that the workers' copies run on: a source of streams for code that runs anywhere.
+
+        Raises:
+            ClosedError: the service is not open, or has no device of its own.
+        """
+        if self._parts is None or self._parts.device is None:
+            raise ClosedError("device: the service is not open, or was built without a device of its own")
+        return self._parts.device
+
+    def request(self, req_id: str) -> Request:
+        """A request to be entered with `async with`.
+
+        Raises:
+            ArgumentError: a request of that id is open.
+            ClosedError: the service is not open.
+        """
+        backend = self._require_open("request")
+        if not isinstance(req_id, str) or not req_id:
+            raise ArgumentError(f"req_id must be a non-empty string, got {req_id!r}")
+        if req_id in self._requests:
+            raise ArgumentError(f"req_id {req_id!r} is in use by an open request")
+        return Request(
+            backend,
+            ReqContext(req_id),
+            turnstile=self._turnstile,
+            on_begin=self._request_begun,
+            on_end=self._request_ended,
+        )
+
+    async def reset(self) -> ResetResult:
+        """Forget everything that is cached, because the model's weights changed, say.
+
+        Loads and stores that run go on to their end (I2), but their results say that nothing was served or stored.
+        """
+        backend = self._require_open("reset")
+        cleared = backend.manager.reset_cache()
+        backend.running_stores.clear()
+        backend.publish()
+        return ResetResult(((PRIMARY_TIER, cleared),))
+
+    def statistics(self) -> ServiceStatistics:
+        """A snapshot of counts, down to the manager and the workers.
+
+        Raises:
+            ClosedError: the service was never opened.
+        """
+        if self._backend is None:
+            raise ClosedError("statistics: the service was never opened")
+        backend, live = self._backend, self._requests.values()
+        return ServiceStatistics(
+            requests=len(self._requests),
+            loads=self._ended_loads + sum(request.loads for request in live),
+            stores=self._ended_stores + sum(request.stores for request in live),
+            jobs_in_flight=backend.jobs_in_flight,
+            waiting_flows=backend.pump.waiting_flows,
+            manager=backend.manager.statistics(),
+            workers=tuple(worker.statistics() for worker in backend.workers),
+            events=self.events.statistics(),
+        )
+
+    def check_integrity(self) -> None:
+        """Check every owner of slots (I7).
+
+        Raises:
+            InternalError: an invariant does not hold.
+        """
+        if self._backend is not None:
+            self._backend.manager.check_integrity()
+
+    async def __aenter__(self) -> Self:
+        if self._parts is not None or self._closing is not None:
+            raise ClosedError("a service is opened once")
+        self._parts = await _build_on_thread(self._build)
+        self._backend = Backend(
+            manager=self._parts.manager,
+            workers=self._parts.workers,
+            bus=self.events,
+            groups=self._groups,
+            max_run_keys=self._limits.max_run_keys,
+            max_run_fragments=self._limits.max_run_fragments,
+            max_jobs_in_flight=self._limits.max_jobs_in_flight,
+        )
+        self._pump_task = asyncio.create_task(self._backend.pump.run(), name="aiokvoffload-pump")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Accept nothing more, wait for every copy, free the memory. Repeating it waits for the same end.
+
+        Whoever is cancelled while waiting here stops waiting; the close goes on.
+
+        Raises:
+            AbandonedError: copies had not ended when the time-out passed; their memory stays mapped for good (I2).
+        """
+        if self._parts is None:
+            return
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(self._parts), name="aiokvoffload-close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self, parts: Parts) -> None:
+        for request in tuple(self._requests.values()):
+            request._stop_flows()
+        ends = await asyncio.gather(*(worker.aclose() for worker in parts.workers), return_exceptions=True)
+        errors = [end for end in ends if isinstance(end, BaseException)]
+        await self._end_pump()
+        self.events.close()
+        if errors:
+            error = AbandonedError("; ".join(str(error) for error in errors))
+            for request in tuple(self._requests.values()):
+                request._abandon(error)
+            raise error from errors[0]
+        if parts.device is not None:
+            parts.device.close()
+
+    async def _end_pump(self) -> None:
+        if self._pump_task is not None:
+            self._pump_task.cancel()
+            await asyncio.wait([self._pump_task])
+
+    def _request_begun(self, request: Request) -> None:
+        self._require_open("request")
+        if request.req_id in self._requests:
+            raise ArgumentError(f"req_id {request.req_id!r} is in use by an open request")
+        self._requests[request.req_id] = request
+
+    def _request_ended(self, request: Request) -> None:
+        del self._requests[request.req_id]
+        self._ended_loads += request.loads
+        self._ended_stores += request.stores
+
+    def _require_open(self, call: str) -> Backend:
+        if self._backend is None:
+            raise ClosedError(f"{call}: the service is not open; use `async with spec.open(kv_caches) as offload`")
+        if self._closing is not None:
+            raise ClosedError(f"{call}: the service is closed")
+        return self._backend
+
+    def __repr__(self) -> str:
+        state = "new" if self._backend is None else "open" if self._closing is None else "closed"
+        return f"<OffloadingService {state}, {len(self._requests)} requests>"
+
+
+async def _build_on_thread(build: Callable[[], Parts]) -> Parts:
+    """Run `build` off the loop. A thread cannot be cancelled: what it builds for nobody is closed when it is done."""
+    building = asyncio.ensure_future(asyncio.to_thread(build))
+    try:
+        return await asyncio.shield(building)
+    except asyncio.CancelledError:
+        await asyncio.wait([building])
+        if building.exception() is None:
+            for worker in building.result().workers:
+                await worker.aclose()
+        raise

@@ -1,0 +1,130 @@
+"""`request.store`, from keys to result: reserve slots, copy into them, join running stores of the same keys."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from aiokvoffload.base import (
+    Event,
+    Ids,
+    LookupResult,
+    OffloadingWorker,
+    OffloadKey,
+    PrepareStoreOutput,
+    ReqContext,
+    Stream,
+    Transfer,
+)
+from aiokvoffload.service.backend import Backend
+from aiokvoffload.service.flow import TransferFlow
+from aiokvoffload.service.job import JobOutcome
+from aiokvoffload.service.pump import Lane, Progress
+from aiokvoffload.service.results import StoreResult
+from aiokvoffload.service.running_store import RunningStore
+from aiokvoffload.service.segments import Segment
+
+
+class StoreFlow(TransferFlow[StoreResult]):
+    """Stores whole chunks that are absent; everything else about them is bookkeeping."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        lane: Lane,
+        *,
+        ctx: ReqContext,
+        segments: Sequence[Segment],
+        after: Sequence[Stream | Event | None],
+        protect_source: bool,
+    ) -> None:
+        super().__init__(backend, lane, ctx=ctx, segments=segments, after=after)
+        self._protect_source = protect_source
+        self._stored = self._present = 0
+        self._refused: list[OffloadKey] = []
+        self._failed: list[OffloadKey] = []
+
+    def _step_run(self, segment: Segment) -> Progress:
+        run = self._run(segment)
+        prepared = self._backend.manager.prepare_store(run, self._ctx)
+        self._backend.publish()
+        to_store = prepared.keys_to_store if prepared is not None else ()
+        chunks = _positions(to_store, run)
+        if prepared is not None and len(to_store):
+            self._store(segment, prepared, chunks)
+        elif prepared is not None:
+            self._backend.manager.complete_store(prepared.token)
+        if len(to_store) < len(run):
+            self._settle_others(run, frozenset(to_store))
+        return self._advance(segment, len(run))
+
+    def _store(self, segment: Segment, prepared: PrepareStoreOutput, chunks: Ids) -> None:
+        running = RunningStore()
+        self._backend.running_stores.update(dict.fromkeys(prepared.keys_to_store, running))
+        blocks = segment.blocks_of_some(chunks + self._position)
+        protect_source = self._protect_source
+
+        def submission(worker: OffloadingWorker, job_id: int, after: Stream | Event | None) -> Callable[[], Transfer]:
+            return partial(
+                worker.submit_store, job_id, blocks, prepared.spec, after=after, protect_source=protect_source
+            )
+
+        self._submit(len(prepared.keys_to_store), submission, partial(self._copied, prepared, running))
+
+    def _copied(self, prepared: PrepareStoreOutput, running: RunningStore, outcome: JobOutcome) -> None:
+        keys = prepared.keys_to_store
+        failed = frozenset(keys[index] for index in outcome.failed_indices)
+        if not self._backend.manager.complete_store(prepared.token, failed):
+            failed = frozenset(keys)  # a reset overtook the store: nothing of it may be read
+        self._backend.publish()
+        self._backend.forget_running(running, keys)
+        self._count(keys, failed)
+        running.end(failed)
+
+    def _settle_others(self, run: Sequence[OffloadKey], stored_here: frozenset[OffloadKey]) -> None:
+        """Keys of the run that were not reserved: stored by someone else now, resident, or not kept."""
+        joined: dict[RunningStore, list[OffloadKey]] = {}
+        for key in run:
+            if key in stored_here:
+                continue
+            if (running := self._backend.running_stores.get(key)) is not None:
+                joined.setdefault(running, []).append(key)
+            elif self._backend.manager.lookup(key, self._ctx) is LookupResult.HIT:
+                self._present += 1
+            else:
+                self._refused.append(key)
+        for running, keys in joined.items():
+            self._running += 1  # the result waits for them; our GPU blocks do not
+            running.on_end(partial(self._joined_ended, keys))
+
+    def _joined_ended(self, keys: Sequence[OffloadKey], running: RunningStore) -> None:
+        self._count(keys, running.failed_keys or frozenset())
+        self._part_ended()
+
+    def _count(self, keys: Sequence[OffloadKey], failed: frozenset[OffloadKey]) -> None:
+        failed_here = [key for key in keys if key in failed] if failed else []
+        self._failed += failed_here
+        self._stored += len(keys) - len(failed_here)
+
+    def _end_walk(self) -> None:
+        if self._walking:
+            self._refused += self._unserved()
+        super()._end_walk()
+
+    def _unserved(self) -> tuple[OffloadKey, ...]:
+        """Keys that were never offered, because the request was left first."""
+        rest = self._segments[self._segment_idx : self._segment_idx + 1]
+        current = [key for segment in rest for key in segment.keys[self._position :]]
+        later = [key for segment in self._segments[self._segment_idx + 1 :] for key in segment.keys]
+        return (*current, *later)
+
+    def _result(self) -> StoreResult:
+        return StoreResult(self._stored, self._present, tuple(self._refused), tuple(self._failed), self._moved_bytes)
+
+
+def _positions(some: Sequence[OffloadKey], run: Sequence[OffloadKey]) -> Ids:
+    """Where the keys `some` stand in `run`; both are in chain order."""
+    if len(some) == len(run):
+        return np.arange(len(run), dtype=np.int64)
+    wanted = frozenset(some)
+    return np.array([index for index, key in enumerate(run) if key in wanted], dtype=np.int64)

@@ -1,0 +1,109 @@
+"""Keys and blocks of a call, checked and cut before any byte moves."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiokvoffload.base import GPULoadStoreSpec, OffloadKey, make_offload_key
+from aiokvoffload.config import GroupConfig
+from aiokvoffload.errors import ArgumentError
+from aiokvoffload.service.segments import plan_load, plan_store
+
+ONE = (GroupConfig(),)
+PAIRS = (GroupConfig(blocks_per_chunk=2),)
+TWO_GROUPS = (GroupConfig(blocks_per_chunk=2), GroupConfig())
+
+
+def keys_of(count: int, group_idx: int = 0) -> list[OffloadKey]:
+    return [make_offload_key(b"hash-%04d" % number, group_idx) for number in range(count)]
+
+
+def test_plain_ids_are_the_blocks_of_the_keys_one_group() -> None:
+    (segment,) = plan_store(keys_of(3, group_idx=1), [7, 8, 9], TWO_GROUPS)
+    assert (segment.group_idx, segment.block_ids.tolist()) == (1, [7, 8, 9])
+    assert segment.blocks_of(1, 2).group_sizes == (0, 2)
+
+
+def test_groups_are_told_apart_by_their_keys() -> None:
+    keys = keys_of(2) + keys_of(3, group_idx=1)
+    spec = GPULoadStoreSpec([0, 1, 2, 3, 7, 8, 9], [4, 3], [4, 5])
+    first, second = plan_store(keys, spec, TWO_GROUPS)
+    assert (first.keys, first.block_ids.tolist(), first.block_index) == (keys[:2], [0, 1, 2, 3], 4)
+    assert (second.keys, second.block_ids.tolist(), second.block_index) == (keys[2:], [7, 8, 9], 5)
+
+
+def test_a_load_may_begin_and_end_inside_a_chunk() -> None:
+    """Fault 47."""
+    (segment,) = plan_load(keys_of(3), GPULoadStoreSpec([10, 11, 12, 13], [4], [5]), PAIRS)
+    pieces = [segment.blocks_of(chunk, 1) for chunk in range(3)]
+    assert [piece.block_ids.tolist() for piece in pieces] == [[10], [11, 12], [13]]
+    assert [piece.block_indices for piece in pieces] == [(5,), (6,), (8,)]
+
+
+@given(per_chunk=st.integers(1, 5), index=st.integers(0, 30), num_blocks=st.integers(1, 40), run_keys=st.integers(1, 7))
+def test_runs_cover_the_blocks_of_a_load_exactly_once(
+    per_chunk: int, index: int, num_blocks: int, run_keys: int
+) -> None:
+    num_keys = -(-(index % per_chunk + num_blocks) // per_chunk)
+    blocks = GPULoadStoreSpec(np.arange(100, 100 + num_blocks), [num_blocks], [index])
+    (segment,) = plan_load(keys_of(num_keys), blocks, (GroupConfig(blocks_per_chunk=per_chunk),))
+    covered: list[int] = []
+    for first in range(0, num_keys, run_keys):
+        run = segment.blocks_of(first, len(segment.keys[first : first + run_keys]))
+        assert run.block_indices[0] == index + len(covered)
+        covered += run.block_ids.tolist()
+    assert covered == blocks.block_ids.tolist()
+
+
+def test_some_chunks_of_a_store_keep_their_own_blocks() -> None:
+    (segment,) = plan_store(keys_of(3), [1, 2, 3, 4, 5, 6], PAIRS)
+    assert segment.blocks_of_some(np.array([0, 2])).block_ids.tolist() == [1, 2, 5, 6]
+
+
+def test_nothing_is_legal() -> None:
+    """Fault 48: zero blocks."""
+    assert plan_store([], [], ONE) == []
+    assert plan_load([], GPULoadStoreSpec([]), ONE) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "blocks", "groups", "message"),
+    [
+        (keys_of(2), [1], ONE, "2 keys take 2 blocks .* got 1 blocks"),
+        (keys_of(1), [1], PAIRS, "1 keys take 2 blocks"),
+        (keys_of(1), GPULoadStoreSpec([1, 2], [2], [1]), PAIRS, "from index 1"),
+        (keys_of(2) + keys_of(1), [1, 2, 3], ONE, "keys must not repeat, got 3 keys of which 2 are distinct"),
+        (keys_of(1, group_idx=3), [1], ONE, "is of group 3, there are 1"),
+        (keys_of(1, group_idx=1) + keys_of(1), [1, 2, 3], TWO_GROUPS, "group order"),
+        (keys_of(1) + keys_of(1, group_idx=1), [1, 2, 3], TWO_GROUPS, "must be a GPULoadStoreSpec"),
+        (keys_of(1), GPULoadStoreSpec([1], [1]), TWO_GROUPS, "blocks must have 2 groups, got 1"),
+        (["not bytes"], [1], ONE, "keys must be offload keys"),
+        ([b"abc"], [1], ONE, "keys must be offload keys"),
+        (keys_of(1), [-1], ONE, "block_ids must be at least 0, got -1 at index 0"),
+        (keys_of(1), [0.5], ONE, "whole numbers"),
+        (keys_of(1), [[1]], ONE, "one-dimensional"),
+    ],
+)
+def test_a_wrong_store_names_what_is_wrong(
+    keys: Sequence[Any], blocks: Any, groups: Sequence[GroupConfig], message: str
+) -> None:
+    """Fault 48."""
+    with pytest.raises(ArgumentError, match=message):
+        plan_store(keys, blocks, groups)
+
+
+@pytest.mark.parametrize(
+    ("num_keys", "blocks", "message"),
+    [
+        (1, [1, 2, 3], "3 blocks from index 0 lie in 2 chunks of 2, got 1 keys"),
+        (2, [1, 2], "lie in 1 chunks"),
+        (1, [], "0 blocks"),
+    ],
+)
+def test_a_load_of_other_chunks_than_its_keys_names_both(num_keys: int, blocks: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        plan_load(keys_of(num_keys), blocks, PAIRS)
