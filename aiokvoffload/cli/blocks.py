@@ -16,7 +16,7 @@ from aiokvoffload.errors import ArgumentError, ConfigError, InternalError
 WORD_BYTES = 8
 
 
-def make_pool(device: str, *, num_tensors: int, num_blocks: int, chunk_bytes: int) -> torch.Tensor:
+def make_pool(device: torch.device, *, num_tensors: int, num_blocks: int, chunk_bytes: int) -> torch.Tensor:
     """KV memory of `num_tensors` layers, uninitialised.
 
     Returns:

@@ -1,6 +1,6 @@
 """Serves requests as the scheduler of an async engine would, with exclusive-or in place of a model.
 
-Knows the order of one request's steps and counts their outcomes; knows nothing of traces as files or of the terminal.
+Knows the order of one request's steps and counts their outcomes; knows nothing of trace files or of the terminal.
 """
 
 import asyncio
@@ -8,23 +8,27 @@ import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from aiokvoffload.base import OffloadKey, Stream
+import torch
+
+from aiokvoffload.base import Stream
 from aiokvoffload.cli.blocks import BlockAllocator
-from aiokvoffload.cli.pattern import Pattern
+from aiokvoffload.cli.pattern import Mismatch, Pattern
 from aiokvoffload.cli.trace import TraceRequest
 from aiokvoffload.device import Device
 from aiokvoffload.errors import TransferError
-from aiokvoffload.service import LoadHandle, LoadResult, OffloadingService, Request, StoreHandle, StoreResult
+from aiokvoffload.service.handle import Handle
+from aiokvoffload.service.results import LoadResult, StoreResult
+from aiokvoffload.service.service import OffloadingService
 
 
 @dataclass(slots=True)
 class Tally:
-    """What happened to the requests so far; the fields are those of `ReplayReport`."""
+    """What became of the requests so far; the fields are those of `ReplayReport`."""
 
     served_blocks: int = 0
     short_loads: int = 0
+    failed_loads: int = 0
     loaded_bytes: int = 0
     stored_bytes: int = 0
     refused_blocks: int = 0
@@ -37,19 +41,21 @@ class Engine:
 
     Attributes:
         device: where the blocks lie.
-        compute: the stream that its kernels run on.
+        compute: the stream that kernels run on.
+        pool: the memory of the blocks, as `make_pool` gives it.
         allocator: who has which block.
         pattern: what computed blocks hold.
     """
 
     device: Device
     compute: Stream
+    pool: torch.Tensor
     allocator: BlockAllocator
     pattern: Pattern
 
-    def enqueue(self, kernel: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        """Run `kernel` after all that was enqueued before; returns at once."""
-        self.device.enqueue(self.compute, partial(kernel, *args, **kwargs))
+    def enqueue(self, kernel: Callable[[], None]) -> None:
+        """Run `kernel` on the compute stream, after all that was enqueued before."""
+        self.device.enqueue(self.compute, kernel)
 
 
 class Server:
@@ -67,7 +73,7 @@ class Server:
         self._engine = engine
         self._verify = verify
         # For each verified load, the ordinal of its first block: tells what a mismatch belongs to.
-        self._verified_ordinals: list[int] = []
+        self._verified_from: list[int] = []
         self._verified_requests: list[TraceRequest] = []
 
     def __repr__(self) -> str:
@@ -76,7 +82,7 @@ class Server:
     async def serve_all(
         self, requests: Sequence[TraceRequest], *, concurrency: int, on_served: Callable[[], None]
     ) -> None:
-        """Serve the requests; they arrive in order, each as soon as fewer than `concurrency` are in service."""
+        """Serve the requests: they arrive in order, each as soon as fewer than `concurrency` are in service."""
         arrivals = iter(requests)
         async with asyncio.TaskGroup() as lanes:
             for _ in range(min(concurrency, len(requests))):
@@ -88,40 +94,65 @@ class Server:
             on_served()
 
     async def serve(self, request: TraceRequest) -> None:
-        """One request from its arrival to the end of its store."""
-        store = await self._serve_on_gpu(request)
-        # The GPU blocks are free already; the way into CPU memory may be longer.
+        """One request, from its arrival to the end of its store."""
+        keys = request.keys()
+        async with self._offload.request(request.name) as door:
+            hits = door.lookup(keys)
+            block_ids = await self._engine.allocator.allocate(len(keys))
+            # However the request ends, its blocks are not free before the last copy that touches them has ended.
+            door.on_released(partial(self._engine.allocator.free, block_ids))
+            self._poison(block_ids[:hits])
+            load = door.load(keys[:hits], block_ids[:hits], after=self._engine.compute)
+            served = await self._fence(load, promised=hits)
+            self._compute(request, block_ids, served)
+            # Nothing overwrites the blocks before `released`: the compute stream need not wait for the copies.
+            store = door.store(keys[served:], block_ids[served:], after=self._engine.compute, protect_source=False)
+            await store.released
+            self._count_load(await load, promised=hits, fenced=served)
+        # The GPU blocks are free by now; the way into CPU memory may be longer.
         self._count_store(await store)
 
-    async def _serve_on_gpu(self, request: TraceRequest) -> StoreHandle:
-        keys = request.keys()
-        block_ids: list[int] = []
-        try:
-            async with self._offload.request(request.name) as offload_request:
-                hits = offload_request.lookup(keys)
-                block_ids = await self._engine.allocator.allocate(len(keys))
-                served = await self._load(offload_request, request, block_ids[:hits])
-                self._engine.enqueue(self._engine.pattern.fill, block_ids[served:], request.hash_ids[served:])
-                store = offload_request.store(keys[served:], block_ids[served:], after=self._engine.compute)
-                await store.released
-            # Only here does no transfer touch the blocks any more, however the request ended.
-        finally:
-            self._engine.allocator.free(block_ids)
-        return store
+    def _poison(self, block_ids: Sequence[int]) -> None:
+        if self._verify and block_ids:
+            self._engine.enqueue(partial(self._engine.pattern.poison, block_ids))
 
-    async def _load(self, offload_request: Request, request: TraceRequest, block_ids: Sequence[int]) -> int:
-        """Load the promised blocks; returns how many leading ones are served, which may be fewer (I3)."""
-        if not block_ids:
-            return 0
-        if self._verify:
-            self._engine.enqueue(self._engine.pattern.poison, block_ids)
-        keys = request.keys()[: len(block_ids)]
-        load = offload_request.load(keys, block_ids, after=self._engine.compute)
-        # A fence that fails is no fault: the result says what was there.
-        with contextlib.suppress(TransferError):
+    async def _fence(self, load: Handle[LoadResult], *, promised: int) -> int:
+        """Make the compute stream wait for the load; returns how many leading blocks are served, maybe fewer (I3)."""
+        try:
             await load.fence(self._engine.compute)
-        ...
+        except TransferError:
+            return (await load).served
+        return promised
+
+    def _compute(self, request: TraceRequest, block_ids: Sequence[int], served: int) -> None:
+        """Read the served blocks, if they are to be verified, and write the others."""
+        pattern = self._engine.pattern
+        if self._verify and served:
+            ordinal = pattern.reserve(served)
+            self._verified_from.append(ordinal)
+            self._verified_requests.append(request)
+            verify = partial(pattern.verify, block_ids[:served], request.hash_ids[:served], ordinal=ordinal)
+            self._engine.enqueue(verify)
+        self._engine.enqueue(partial(pattern.fill, block_ids[served:], request.hash_ids[served:]))
+
+    def _count_load(self, result: LoadResult, *, promised: int, fenced: int) -> None:
+        self.tally.served_blocks += result.served
+        self.tally.loaded_bytes += result.loaded_bytes
+        # What was gone before the fence was evicted; what fails after it was there, pinned and being copied.
+        self.tally.short_loads += fenced < promised
+        self.tally.failed_loads += result.served < fenced
+
     def _count_store(self, result: StoreResult) -> None:
         self.tally.stored_bytes += result.stored_bytes
         self.tally.refused_blocks += len(result.refused_keys)
         self.tally.failed_store_blocks += len(result.failed_keys)
+
+    def describe(self, mismatch: Mismatch) -> str:
+        """Which request, block and tensor a mismatch was found in."""
+        index = bisect.bisect_right(self._verified_from, mismatch.ordinal) - 1
+        request = self._verified_requests[index]
+        block = mismatch.ordinal - self._verified_from[index]
+        return (
+            f"{request.name}, block {block} (hash id {request.hash_ids[block]}), tensor {mismatch.tensor}: "
+            f"{mismatch.wrong_words} words differ"
+        )

@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+import torch
 
 from aiokvoffload.cli.blocks import AllocatorStatistics, BlockAllocator, as_kv_caches, make_pool
 from aiokvoffload.errors import ArgumentError, ConfigError, InternalError
@@ -83,7 +84,7 @@ async def test_freeing_twice_is_noticed() -> None:
 
 
 def test_a_pool_has_one_contiguous_tensor_per_layer() -> None:
-    kv_caches = as_kv_caches(make_pool("cpu", num_tensors=4, num_blocks=3, chunk_bytes=128))
+    kv_caches = as_kv_caches(make_pool(torch.device("cpu"), num_tensors=4, num_blocks=3, chunk_bytes=128))
     assert [tuple(tensor.tensor.shape) for tensor in kv_caches.tensors] == [(3, 4)] * 4
     assert all(tensor.tensor.is_contiguous() for tensor in kv_caches.tensors)
     assert [ref.page_size_bytes for ref in kv_caches.group_data_refs[0]] == [32] * 4
@@ -92,9 +93,9 @@ def test_a_pool_has_one_contiguous_tensor_per_layer() -> None:
 @pytest.mark.parametrize("chunk_bytes", [0, 33, -32])
 def test_a_chunk_that_is_not_whole_words_of_every_layer_is_an_error(chunk_bytes: int) -> None:
     with pytest.raises(ArgumentError, match="multiple of 32"):
-        make_pool("cpu", num_tensors=4, num_blocks=1, chunk_bytes=chunk_bytes)
+        make_pool(torch.device("cpu"), num_tensors=4, num_blocks=1, chunk_bytes=chunk_bytes)
 
 
 def test_a_pool_that_no_memory_can_hold_is_a_clear_error() -> None:
     with pytest.raises(ConfigError, match="cannot be allocated"):
-        make_pool("cpu", num_tensors=4, num_blocks=1 << 40, chunk_bytes=1 << 20)
+        make_pool(torch.device("cpu"), num_tensors=4, num_blocks=1 << 40, chunk_bytes=1 << 20)

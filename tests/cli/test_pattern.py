@@ -10,7 +10,7 @@ BLOCKS, HASH_IDS = [5, 0, 3], [11, 12, 2**63 - 1]
 
 @pytest.fixture(params=[128, 1 << 20], ids=["small chunks", "one block a piece"])
 def pool(request: pytest.FixtureRequest) -> torch.Tensor:
-    pool = make_pool("cpu", num_tensors=4, num_blocks=6, chunk_bytes=request.param)
+    pool = make_pool(torch.device("cpu"), num_tensors=4, num_blocks=6, chunk_bytes=request.param)
     return pool.fill_(0)
 
 
