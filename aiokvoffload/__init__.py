@@ -1,1 +1,123 @@
 """KV-cache offloading for LLM servers written on asyncio: GPU to pinned CPU memory and back, awaited."""
+
+from aiokvoffload.base import (
+    Admission,
+    CachePolicy,
+    CanonicalKVCacheRef,
+    CanonicalKVCaches,
+    CanonicalKVCacheTensor,
+    Event,
+    EventKind,
+    GPULoadStoreSpec,
+    LoadStoreSpec,
+    LookupResult,
+    OffloadingEvent,
+    OffloadingManager,
+    OffloadingSpec,
+    OffloadingWorker,
+    OffloadKey,
+    PrepareLoadOutput,
+    PrepareStoreOutput,
+    RemovalReason,
+    ReqContext,
+    Stream,
+    Transfer,
+    TransferResult,
+    get_offload_block_hash,
+    get_offload_group_idx,
+    make_offload_key,
+)
+from aiokvoffload.config import CPUOffloadingConfig, GroupConfig, Mode
+from aiokvoffload.cpu.common import CPULoadStoreSpec
+from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
+from aiokvoffload.cpu.manager import CPUOffloadingManager
+from aiokvoffload.cpu.spec import CPUOffloadingSpec
+from aiokvoffload.device import Device, open_device
+from aiokvoffload.errors import (
+    AbandonedError,
+    ArgumentError,
+    BrokenError,
+    ClosedError,
+    ConfigError,
+    InternalError,
+    KeyNotReadyError,
+    ModeError,
+    OffloadError,
+    TransferError,
+)
+from aiokvoffload.events import EventBus, EventRecord, GapRecord, Subscription
+from aiokvoffload.service import (
+    Handle,
+    LoadResult,
+    OffloadingService,
+    Request,
+    ResetResult,
+    ServiceStatistics,
+    StoreResult,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # open it
+    "CPUOffloadingSpec",
+    "CPUOffloadingConfig",
+    "GroupConfig",
+    "Mode",
+    "CanonicalKVCaches",
+    "CanonicalKVCacheTensor",
+    "CanonicalKVCacheRef",
+    # use it, awaited
+    "OffloadingService",
+    "Request",
+    "Handle",
+    "LoadResult",
+    "StoreResult",
+    "ResetResult",
+    "ServiceStatistics",
+    # name and place chunks
+    "OffloadKey",
+    "make_offload_key",
+    "get_offload_block_hash",
+    "get_offload_group_idx",
+    "GPULoadStoreSpec",
+    "CPULoadStoreSpec",
+    "LoadStoreSpec",
+    # watch it
+    "EventBus",
+    "Subscription",
+    "EventRecord",
+    "GapRecord",
+    "OffloadingEvent",
+    "EventKind",
+    "RemovalReason",
+    # step it, or extend it
+    "OffloadingSpec",
+    "OffloadingManager",
+    "CPUOffloadingManager",
+    "ReqContext",
+    "LookupResult",
+    "PrepareLoadOutput",
+    "PrepareStoreOutput",
+    "CachePolicy",
+    "Admission",
+    "OffloadingWorker",
+    "CPUOffloadingWorker",
+    "Transfer",
+    "TransferResult",
+    "Device",
+    "open_device",
+    "Stream",
+    "Event",
+    # errors
+    "OffloadError",
+    "ConfigError",
+    "ArgumentError",
+    "ModeError",
+    "ClosedError",
+    "AbandonedError",
+    "BrokenError",
+    "KeyNotReadyError",
+    "TransferError",
+    "InternalError",
+]
