@@ -5,7 +5,6 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+import aiokvoffload
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.report import ReplayReport
 from aiokvoffload.cli.sizes import parse_size
@@ -72,10 +72,7 @@ def _size(text: str) -> int:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        try:
-            typer.echo(version("aiokvoffload"))
-        except PackageNotFoundError:
-            typer.echo("not installed")
+        typer.echo(f"aiokvoffload {aiokvoffload.__version__}")
         raise typer.Exit
 
 

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 import signal
@@ -6,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from aiokvoffload.cli.app import app
+from aiokvoffload.cli.app import app, clear_errors, run
+from aiokvoffload.errors import BrokenError
 
 GARBLED = '{"hash_ids": [0]}\n{"hash_ids": [0,\n'
 
@@ -91,11 +94,31 @@ def test_json_on_standard_output_is_nothing_but_json() -> None:
     assert result.stderr == ""
 
 
-def test_ctrl_c_ends_cleanly() -> None:
-    """The signal comes once the replay runs: two processes wide open for it to matter."""
-    command = [sys.executable, "-m", "aiokvoffload.cli.main", "replay", "--device", "host", "--concurrency", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
-        os.kill(process.pid, signal.SIGINT)
-        _, stderr = process.communicate()
-    assert process.returncode in {130, -signal.SIGINT}
-    assert "Traceback" not in stderr
+def test_ctrl_c_cancels_what_runs_waits_for_its_end_and_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("cleanly")
+
+    with pytest.raises(typer.Exit) as caught, clear_errors():
+        run(work())
+    assert (caught.value.exit_code, ended) == (130, ["cleanly"])
+    assert capsys.readouterr().err == "aiokvoffload: interrupted\n"
+
+
+def test_errors_from_several_requests_at_once_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = ExceptionGroup("lanes", [ExceptionGroup("inner", [BrokenError("the device is gone")]), BrokenError("too")])
+    with pytest.raises(typer.Exit) as caught, clear_errors():
+        raise errors
+    assert caught.value.exit_code == 2
+    assert capsys.readouterr().err == "aiokvoffload: the device is gone\n"
+
+
+def test_a_mistake_of_ours_keeps_its_traceback() -> None:
+    with pytest.raises(ExceptionGroup), clear_errors():
+        raise ExceptionGroup("lanes", [BrokenError("the device is gone"), KeyError("ours")])
