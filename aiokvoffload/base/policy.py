@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiokvoffload.base.keys import OffloadKey
 
@@ -63,6 +63,15 @@ class CachePolicy(ABC):
     @abstractmethod
     def unpin(self, keys: Iterable[OffloadKey]) -> None:
         """These keys may be victims again; keys that were removed meanwhile are ignored."""
+
+    @abstractmethod
+    def clear(self) -> Sequence[dict[OffloadKey, Any]]:
+        """Forget every key, every pin and what was learned, at once.
+
+        Returns:
+            The containers that held many keys, for the caller to empty little by little: freeing them in one go would
+            stop the loop (I10). A policy that makes new ones returns the old ones.
+        """
 
     @abstractmethod
     def export(self) -> Sequence[OffloadKey]:

@@ -17,7 +17,13 @@ class OffloadingWorker(ABC):
 
     @abstractmethod
     def submit_store(
-        self, job_id: int, src: GPULoadStoreSpec, dst: LoadStoreSpec, *, after: Stream | Event | None = None
+        self,
+        job_id: int,
+        src: GPULoadStoreSpec,
+        dst: LoadStoreSpec,
+        *,
+        after: Stream | Event | None = None,
+        protect_source: bool = True,
     ) -> Transfer:
         """Copy whole chunks out of GPU memory.
 
@@ -27,6 +33,11 @@ class OffloadingWorker(ABC):
             dst: slots to write, one per chunk, groups in order.
             after: what must end first: a stream (as it is now) or an event; `None` means the calling thread's current
                 stream.
+            protect_source: make the caller's stream (`after` if it is a stream, else the calling thread's current one)
+                wait on the device until the blocks have been read, so that whatever is enqueued there after this call
+                may overwrite them. Costs that stream the time of the copy, and the calling thread the time of
+                enqueueing it. A caller that writes to no block before `Transfer.released`, or fences the streams that
+                do, passes False.
 
         Raises:
             ArgumentError: ids are out of range, repeated, or do not match; nothing has moved.
@@ -87,6 +98,15 @@ class OffloadingWorker(ABC):
 
         Raises:
             AbandonedError: the time-out passed first; what stragglers may touch stays mapped for good (I2).
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """What `aclose` does, from a plain thread. Stepped mode only; results are still to be had afterwards.
+
+        Raises:
+            AbandonedError: as for `aclose`.
+            ModeError: the worker is awaited.
         """
 
     @abstractmethod

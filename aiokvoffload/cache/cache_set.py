@@ -1,0 +1,272 @@
+"""The caches of one tier, one per chunk size, addressed by keys of any group. Knows no requests and no tokens."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import wraps
+from itertools import chain as concatenated
+from itertools import groupby
+from typing import NamedTuple, TypeVar
+
+from aiokvoffload.base import LookupResult, OffloadKey
+from aiokvoffload.cache.chains import GROUP_SUFFIX, group_suffix, in_chain_order, split_by_group
+from aiokvoffload.cache.chunk_cache import ChunkCache
+from aiokvoffload.cache.discard import DiscardPile
+from aiokvoffload.cache.pool import Held, PoolStatistics
+from aiokvoffload.cache.prefix import count_leading, longest_common_position
+from aiokvoffload.config import GroupConfig
+from aiokvoffload.errors import ArgumentError, InternalError
+
+Record = Sequence[tuple[ChunkCache, Held]]
+"""The slots that one transfer holds, by cache."""
+
+Result = TypeVar("Result")
+
+
+class KeysInSlots(NamedTuple):
+    """Keys, the slot of each within the pool of its group, and what ends their transfer."""
+
+    keys: Sequence[OffloadKey]
+    slots: Sequence[int]
+    record: Record
+
+
+def _naming_bad_keys(
+    method: Callable[["CacheSet", Sequence[OffloadKey]], Result],
+) -> Callable[["CacheSet", Sequence[OffloadKey]], Result]:
+    """Turns what a bad key provokes into an `ArgumentError`; to look at every key beforehand would cost every call."""
+
+    @wraps(method)
+    def call(self: "CacheSet", keys: Sequence[OffloadKey]) -> Result:
+        try:
+            return method(self, keys)
+        except (KeyError, TypeError):
+            self.require_keys(keys)
+            raise
+
+    return call
+
+
+class CacheSet:
+    """One cache per pool, and who uses which.
+
+    What a store of several groups gets, it gets by position: the leading positions for which every pool has room. A
+    position is of use only with all of its groups, so where one pool has room for nothing, the store is refused, and no
+    pool has evicted anything (I6). Only a policy that declines keys in spite of room is treated pool by pool: what
+    the other pools took stands.
+
+    Args:
+        caches: the caches.
+        groups: for each KV-cache group what its chunks are.
+        cache_by_group: for each group its cache.
+    """
+
+    __slots__ = ("_cache_by_suffix", "_caches", "_groups", "_only_cache", "_span_by_suffix")
+
+    def __init__(
+        self, caches: Sequence[ChunkCache], *, groups: Sequence[GroupConfig], cache_by_group: Sequence[ChunkCache]
+    ) -> None:
+        self._caches = tuple(caches)
+        self._groups = tuple(groups)
+        self._only_cache = self._caches[0] if len(self._caches) == 1 else None
+        self._cache_by_suffix = {group_suffix(index): cache for index, cache in enumerate(cache_by_group)}
+        self._span_by_suffix = {group_suffix(index): group.span for index, group in enumerate(groups)}
+
+    def require_keys(self, keys: Iterable[OffloadKey]) -> None:
+        """Check that all are keys of known groups.
+
+        Raises:
+            ArgumentError: one is not; the message shows it.
+        """
+        for index, key in enumerate(keys):
+            if not isinstance(key, bytes) or len(key) <= len(group_suffix(0)):
+                raise ArgumentError(f"keys[{index}] must be bytes made by make_offload_key, got {key!r}")
+            if key[GROUP_SUFFIX] not in self._cache_by_suffix:
+                group_idx = int.from_bytes(key[GROUP_SUFFIX], "big")
+                raise ArgumentError(f"keys[{index}] is of group {group_idx}, there are {len(self._groups)} groups")
+
+    @_naming_bad_keys
+    def in_chain_order(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+        """The keys of one call, group after group, as one chain over all groups, head first."""
+        return keys if len(self._groups) == 1 else in_chain_order(keys, self._span_by_suffix)
+
+    def lookup(self, key: OffloadKey) -> LookupResult:
+        """Say what `key` is now."""
+        self.require_keys((key,))
+        return self._cache_by_suffix[key[GROUP_SUFFIX]].lookup(key)
+
+    @_naming_bad_keys
+    def count_leading(self, keys: Sequence[OffloadKey]) -> int:
+        """Number of leading keys that are readable or being written."""
+        count = 0
+        for cache, run in self._runs(keys):
+            count += (hits := count_leading(run, cache.slots))
+            if hits < len(run):
+                break
+        self.require_keys(keys[count : count + 1])  # those before it are known, those behind it do not matter
+        return count
+
+    def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:
+        """As in `cache.prefix`, over keys that are readable or being written."""
+        if len(keys_by_group) != len(self._groups):
+            raise ArgumentError(
+                f"keys_by_group must have one entry for each of {len(self._groups)} groups, got {len(keys_by_group)}"
+            )
+        present = [cache.slots for cache in self._cache_by_suffix.values()]
+        try:
+            return longest_common_position(keys_by_group, self._groups, present)
+        except TypeError:
+            self.require_keys(concatenated.from_iterable(keys_by_group))
+            raise
+
+    @_naming_bad_keys
+    def leading_readable(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+        """The leading keys that can be read now."""
+        readable: list[OffloadKey] = []
+        for cache, run in self._runs(keys):
+            leading = cache.leading_readable(run)
+            readable += leading
+            if len(leading) < len(run):
+                break
+        self.require_keys(keys[len(readable) : len(readable) + 1])
+        return readable
+
+    @_naming_bad_keys
+    def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+        """The keys that have no slot, in the order given.
+
+        Raises:
+            ArgumentError: one of them is no key of a known group, or stands there twice.
+        """
+        if self._only_cache is not None:
+            slots = self._only_cache.slots
+            absent = [key for key in keys if key not in slots]
+        else:
+            absent = [key for key in keys if key not in self._cache_by_suffix[key[GROUP_SUFFIX]].slots]
+        if not absent:
+            return absent
+        # One pass each in C; only if one finds something, a loop looks for what it was.
+        well_formed = set(map(type, absent)) == {bytes} and min(map(len, absent)) > len(group_suffix(0))
+        if not well_formed or not {key[GROUP_SUFFIX] for key in absent} <= self._cache_by_suffix.keys():
+            self.require_keys(absent)
+        if len(set(absent)) < len(absent):
+            key, times = Counter(absent).most_common(1)[0]
+            raise ArgumentError(f"keys must be distinct, got {key!r} {times} times")
+        return absent
+
+    def access(self, chain: Sequence[OffloadKey]) -> None:
+        """Count a use of each key."""
+        for cache, keys in self._by_cache(chain):
+            cache.policy.access(keys)
+
+    def refresh(self, chain: Sequence[OffloadKey]) -> None:
+        """Restore tail-first order over one request's whole chain."""
+        for cache, keys in self._by_cache(chain):
+            cache.policy.refresh(keys)
+
+    def pin(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
+        """Hold readable keys for reading."""
+        slots: list[int] = []
+        record = []
+        for cache, run in self._runs(keys):
+            run_slots, held = cache.pin(run)
+            slots += run_slots
+            record.append((cache, held))
+        return KeysInSlots(keys, slots, record)
+
+    def reserve(
+        self, chain: Sequence[OffloadKey], offered: Sequence[OffloadKey], protected: Collection[OffloadKey]
+    ) -> tuple[KeysInSlots, Sequence[OffloadKey]] | None:
+        """Reserve slots for the leading part of `chain` for which every pool has room.
+
+        Args:
+            chain: absent, distinct keys in chain order.
+            offered: all keys of the call, group after group; the result has this order.
+            protected: keys that must stay.
+
+        Returns:
+            The reserved keys and the victims; `None` if there is room for nothing, and nothing has changed (I6).
+        """
+        record, victims = [], []
+        for cache, part in self._by_cache(self._cut_to_room(chain, protected)):
+            reservation = cache.reserve(part, self._laid_out(part, offered), protected)
+            if reservation is not None:
+                record.append((cache, reservation.held))
+                victims += reservation.victims
+        if not record:
+            return None
+        if self._only_cache is not None:
+            held = record[0][1]
+            return KeysInSlots(list(held.values()), list(held), record), victims
+        slot_by_key = {key: slot for _, held in record for slot, key in held.items()}
+        keys = [key for key in offered if key in slot_by_key]
+        return KeysInSlots(keys, [slot_by_key[key] for key in keys], record), victims
+
+    def complete_read(self, record: Record, failed_keys: Collection[OffloadKey]) -> list[OffloadKey]:
+        """End a read; returns the keys that were dropped because they could not be read."""
+        return [key for cache, held in record for key in cache.complete_read(held, failed_keys)]
+
+    def complete_write(self, record: Record, failed_keys: Collection[OffloadKey]) -> list[OffloadKey]:
+        """End a write; returns the keys that became readable."""
+        return [key for cache, held in record for key in cache.complete_write(held, failed_keys)]
+
+    def release(self, record: Record) -> None:
+        """End a transfer and nothing else, as is right for one of an epoch that is over."""
+        for cache, held in record:
+            cache.release(held)
+
+    def clear(self, pile: DiscardPile) -> int:
+        """Drop every key at once; returns how many were readable."""
+        return sum(cache.clear(pile) for cache in self._caches)
+
+    def statistics(self) -> tuple[PoolStatistics, ...]:
+        """Slots by state, one entry per pool."""
+        return tuple(cache.statistics() for cache in self._caches)
+
+    def check_integrity(self, records: Sequence[Record]) -> None:
+        """Check every cache, and that exactly the transfers of `records` hold slots (I7).
+
+        Raises:
+            InternalError: it does not hold.
+        """
+        for cache in self._caches:
+            cache.check_integrity()
+            held = Counter(slot for record in records for owner, slots in record if owner is cache for slot in slots)
+            if dict(held) != cache.holds:
+                raise InternalError(f"slots are held by other transfers than those in flight: {cache!r}")
+
+    def __repr__(self) -> str:
+        return f"CacheSet({', '.join(map(repr, self._caches))})"
+
+    def _runs(self, keys: Sequence[OffloadKey]) -> Sequence[tuple[ChunkCache, Sequence[OffloadKey]]]:
+        """The keys in the order given, cut where the group changes."""
+        if self._only_cache is not None:
+            return ((self._only_cache, keys),)
+        runs = groupby(keys, key=lambda key: key[GROUP_SUFFIX])
+        return [(self._cache_by_suffix[suffix], list(run)) for suffix, run in runs]
+
+    def _by_cache(self, keys: Sequence[OffloadKey]) -> Sequence[tuple[ChunkCache, Sequence[OffloadKey]]]:
+        """All keys of each cache, in the order given."""
+        if self._only_cache is not None:
+            return ((self._only_cache, keys),) if keys else ()
+        parts: dict[ChunkCache, list[OffloadKey]] = {}
+        for key in keys:
+            parts.setdefault(self._cache_by_suffix[key[GROUP_SUFFIX]], []).append(key)
+        return list(parts.items())
+
+    def _laid_out(self, part: Sequence[OffloadKey], offered: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+        """The keys of `part` group after group, so that a group's chunks get adjacent slots."""
+        if len(self._groups) == 1:
+            return part
+        chosen = set(part)
+        return [key for key in offered if key in chosen]
+
+    def _cut_to_room(self, chain: Sequence[OffloadKey], protected: Collection[OffloadKey]) -> Sequence[OffloadKey]:
+        if self._only_cache is not None:
+            return chain  # its policy cuts
+        room = {cache: cache.room_for(protected) for cache in self._caches}
+        for index, key in enumerate(chain):
+            cache = self._cache_by_suffix[key[GROUP_SUFFIX]]
+            if not room[cache]:
+                return chain[:index]
+            room[cache] -= 1
+        return chain

@@ -1,0 +1,42 @@
+"""Keys of several groups in one call: who belongs to which group, and what an order over all of them is."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from aiokvoffload.base import OffloadKey
+
+GROUP_SUFFIX = slice(-4, None)
+"""Where a key says its group: faster to compare as bytes than to decode, key by key."""
+
+
+def split_by_group(keys: Iterable[OffloadKey]) -> dict[bytes, list[OffloadKey]]:
+    """The keys of each group, by suffix, in the order given; groups in the order in which they appear."""
+    keys_by_group: dict[bytes, list[OffloadKey]] = {}
+    for key in keys:
+        keys_by_group.setdefault(key[GROUP_SUFFIX], []).append(key)
+    return keys_by_group
+
+
+def in_chain_order(keys: Sequence[OffloadKey], span_by_group: Mapping[bytes, int]) -> Sequence[OffloadKey]:
+    """One order over the chains of several groups, head first, by the position that a key covers.
+
+    A position is of use only with all its groups, so tails of all groups are to leave before the head of any. The
+    chains of one call are taken to end at the same position, since that is where the computation stands; a windowed
+    group may have been given from its window on only.
+
+    Raises:
+        KeyError: a key of an unknown group; its suffix.
+    """
+    keys_by_group = split_by_group(keys)
+    if len(keys_by_group) < 2:
+        return keys
+    ranked = [
+        ((index - len(chain)) * span_by_group[suffix], order, key)
+        for order, (suffix, chain) in enumerate(keys_by_group.items())
+        for index, key in enumerate(chain)
+    ]
+    return [key for _, _, key in sorted(ranked)]
+
+
+def group_suffix(group_idx: int) -> bytes:
+    """What keys of this group end with."""
+    return group_idx.to_bytes(4, "big")

@@ -1,0 +1,36 @@
+"""Letting go of big containers without stopping the event loop."""
+
+from typing import Any
+
+
+class DiscardPile:
+    """Containers that nobody reads any more, emptied little by little.
+
+    Python frees a dictionary of a million keys in one go, which takes some 50 ms; a reset would stop the loop that
+    long (I10).
+    """
+
+    __slots__ = ("_containers",)
+
+    def __init__(self) -> None:
+        self._containers: list[dict[Any, Any]] = []
+
+    def add(self, container: dict[Any, Any]) -> None:
+        """Hand over a container; the caller uses it no more."""
+        self._containers.append(container)
+
+    def shed(self, count: int) -> None:
+        """Free up to `count` entries."""
+        while count > 0 and self._containers:
+            container = self._containers[-1]
+            for _ in range(min(count, len(container))):
+                container.popitem()
+                count -= 1
+            if not container:
+                self._containers.pop()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._containers))
+
+    def __repr__(self) -> str:
+        return f"DiscardPile({len(self)} entries left)"

@@ -1,0 +1,110 @@
+"""Which slots are free, as runs of adjacent ones. Knows nothing of keys or of what the slots are for."""
+
+from collections.abc import Iterable, Iterator
+
+Run = tuple[int, int]
+"""First slot of a run, and the one after its last."""
+
+
+class FreeRuns:
+    """The free slots of a pool, so that a chain can get adjacent ones and be copied in one piece.
+
+    Runs are found by size class (the bit length of their size) and joined with their neighbours when slots come back:
+    taking and giving cost time by the number of runs that move, not by how many there are.
+
+    Args:
+        num_slots: slots `0..num_slots - 1` exist.
+        taken: those that are not free.
+    """
+
+    __slots__ = ("_count", "_size_classes", "_start_by_stop", "_stop_by_start")
+
+    def __init__(self, num_slots: int, taken: Iterable[int] = ()) -> None:
+        self._count = 0
+        self._stop_by_start: dict[int, int] = {}
+        self._start_by_stop: dict[int, int] = {}
+        # Class i holds the starts of runs of 2**(i-1) up to 2**i - 1 slots; dicts, since popitem() is O(1) and ordered.
+        self._size_classes: list[dict[int, None]] = [{} for _ in range(num_slots.bit_length() + 1)]
+        previous = -1
+        for slot in (*sorted(taken), num_slots):
+            self._add(previous + 1, slot)
+            previous = slot
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        for start, stop in self._stop_by_start.items():
+            yield from range(start, stop)
+
+    def __repr__(self) -> str:
+        return f"FreeRuns({self._count} slots in {len(self._stop_by_start)} runs)"
+
+    def take(self, count: int) -> list[int]:
+        """Take `count` slots, at most `len(self)`: one run if any is long enough, else as few runs as is cheap."""
+        slots: list[int] = []
+        while (missing := count - len(slots)) > 0:
+            start, stop = self._pop_run(missing)
+            used_stop = min(stop, start + missing)
+            slots.extend(range(start, used_stop))
+            self._add(used_stop, stop)
+        return slots
+
+    def take_all(self) -> list[int]:
+        """Take every free slot, in no particular order."""
+        slots = list(self)
+        self._stop_by_start.clear()
+        self._start_by_stop.clear()
+        for size_class in self._size_classes:
+            size_class.clear()
+        self._count = 0
+        return slots
+
+    def give(self, slots: Iterable[int]) -> None:
+        """Give slots back; none of them may be free."""
+        for start, stop in runs_of(sorted(slots)):
+            before = self._start_by_stop.get(start)
+            after = self._stop_by_start.get(stop)
+            if before is not None:
+                self._remove(before, start)
+            if after is not None:
+                self._remove(stop, after)
+            self._add(start if before is None else before, stop if after is None else after)
+
+    def _pop_run(self, wanted: int) -> Run:
+        classes = self._size_classes
+        fitting = (wanted - 1).bit_length() + 1
+        # First the classes whose every run is long enough, shortest first; then the longest of what is shorter.
+        for index in (*range(fitting, len(classes)), *range(min(fitting, len(classes)) - 1, 0, -1)):
+            if classes[index]:
+                start = next(reversed(classes[index]))
+                stop = self._stop_by_start[start]
+                self._remove(start, stop)
+                return start, stop
+        raise IndexError(f"no free run left for {wanted} slots")
+
+    def _add(self, start: int, stop: int) -> None:
+        if start < stop:
+            self._stop_by_start[start] = stop
+            self._start_by_stop[stop] = start
+            self._size_classes[(stop - start).bit_length()][start] = None
+            self._count += stop - start
+
+    def _remove(self, start: int, stop: int) -> None:
+        del self._stop_by_start[start]
+        del self._start_by_stop[stop]
+        del self._size_classes[(stop - start).bit_length()][start]
+        self._count -= stop - start
+
+
+def runs_of(slots: Iterable[int]) -> Iterator[Run]:
+    """The runs of adjacent numbers in `slots`, which stand in increasing order."""
+    start = stop = -1
+    for slot in slots:
+        if slot != stop:
+            if start >= 0:
+                yield start, stop
+            start = slot
+        stop = slot + 1
+    if start >= 0:
+        yield start, stop

@@ -1,0 +1,42 @@
+"""How often absent keys were offered for storing, so that what is seen once need not be stored."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from aiokvoffload.base import OffloadKey
+
+
+class OfferCounter:
+    """Counts offers of a bounded number of keys; those not offered for longest are forgotten first.
+
+    A key that is stored stays counted: evicted and offered again, it has proved its reuse already.
+
+    Args:
+        threshold: a key is worth storing when it is offered for this many-th time.
+        max_keys: most keys counted at once.
+    """
+
+    __slots__ = ("_count_by_key", "_max_keys", "_threshold")
+
+    def __init__(self, threshold: int, max_keys: int) -> None:
+        self._threshold = threshold
+        self._max_keys = max_keys
+        self._count_by_key: OrderedDict[OffloadKey, int] = OrderedDict()
+
+    def count(self, keys: Sequence[OffloadKey]) -> None:
+        """Count an offer of a chain. One longer than the bound is counted from its head on, so that none of its keys
+        pushes out another."""
+        for key in reversed(keys[: self._max_keys]):
+            self._count_by_key[key] = min(self._count_by_key.pop(key, 0) + 1, self._threshold)
+        while len(self._count_by_key) > self._max_keys:
+            self._count_by_key.popitem(last=False)
+
+    def is_worth_storing(self, key: OffloadKey) -> bool:
+        """Whether `key` was offered often enough."""
+        return self._count_by_key.get(key, 0) >= self._threshold
+
+    def __len__(self) -> int:
+        return len(self._count_by_key)
+
+    def __repr__(self) -> str:
+        return f"OfferCounter({len(self)} of {self._max_keys} keys, threshold {self._threshold})"

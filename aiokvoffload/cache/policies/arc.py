@@ -1,0 +1,123 @@
+"""ARC, the adaptive replacement cache: recency and frequency, balanced by what was evicted too early.
+
+Source: N. Megiddo and D. S. Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003. Its T1 and T2 are
+`recent` and `frequent` here, B1 and B2 their ghosts, p the target.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from aiokvoffload.base import Admission, CachePolicy, OffloadKey
+from aiokvoffload.cache.policies.recency import RecencyList, can_evict
+
+
+class ARCPolicy(CachePolicy):
+    """Keys used once and keys used again are kept in two lists; ghosts of what left each say which is too short.
+
+    Two departures from the paper: a chain is admitted in one step, and where the list that should give a victim has
+    only pinned or protected keys, the other gives it. A store that does not fit is cut to its leading part.
+
+    Args:
+        capacity: most keys that can be resident at once; there are never more ghosts than that.
+    """
+
+    __slots__ = ("_capacity", "_frequent", "_frequent_ghosts", "_pinned", "_recent", "_recent_ghosts", "_target")
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._target = 0.0  # how many keys `recent` should have, up to the capacity
+        self._pinned: set[OffloadKey] = set()
+        self._recent = RecencyList(self._pinned)
+        self._frequent = RecencyList(self._pinned)
+        self._recent_ghosts = RecencyList(set())
+        self._frequent_ghosts = RecencyList(set())
+
+    def access(self, keys: Sequence[OffloadKey]) -> None:
+        self._frequent.add(self._recent.remove(keys))
+        self._frequent.touch(keys)
+        too_early = len(self._recent_ghosts.present(keys)), len(self._frequent_ghosts.present(keys))
+        if any(too_early):
+            self._adapt(*too_early)
+
+    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey]) -> Admission | None:
+        missing = max(0, len(keys) - room)
+        leaving = can_evict(missing, self, self._pinned, protected)
+        accepted = keys[: len(keys) - missing + leaving]
+        if not accepted:
+            return None
+        returning = {*self._recent_ghosts.remove(accepted), *self._frequent_ghosts.remove(accepted)}
+        new = [key for key in accepted if key not in returning] if returning else accepted
+        victims = self._evict(leaving, self._recent_victims(leaving, len(new)), protected)
+        self._recent.add(new)
+        self._frequent.add([key for key in accepted if key in returning])
+        self._trim_ghosts()
+        return Admission(len(accepted), victims)
+
+    def remove(self, keys: Iterable[OffloadKey]) -> None:
+        keys = list(keys)
+        self._pinned.difference_update(self._recent.remove(keys), self._frequent.remove(keys))
+
+    def refresh(self, keys: Sequence[OffloadKey]) -> None:
+        self._recent.touch(keys)
+        self._frequent.touch(keys)
+
+    def pin(self, keys: Iterable[OffloadKey]) -> None:
+        self._pinned.update(keys)
+
+    def unpin(self, keys: Iterable[OffloadKey]) -> None:
+        keys = list(keys)
+        self._pinned.difference_update(keys)
+        self._recent.unpin(keys)
+        self._frequent.unpin(keys)
+
+    def clear(self) -> Sequence[dict[OffloadKey, None]]:
+        self._target = 0.0
+        self._pinned.clear()
+        lists = (self._recent, self._frequent, self._recent_ghosts, self._frequent_ghosts)
+        return [container for keys in lists for container in keys.clear()]
+
+    def export(self) -> Sequence[OffloadKey]:
+        return [*self._recent, *self._frequent]
+
+    def seed(self, keys: Sequence[OffloadKey]) -> None:
+        self._recent.add(keys[::-1])
+
+    def __len__(self) -> int:
+        return len(self._recent) + len(self._frequent)
+
+    def __contains__(self, key: OffloadKey) -> bool:
+        return key in self._recent or key in self._frequent
+
+    def __repr__(self) -> str:
+        return (
+            f"ARCPolicy({len(self._recent)} recent, {len(self._frequent)} frequent, target {self._target:.0f}, "
+            f"{len(self._recent_ghosts)} + {len(self._frequent_ghosts)} ghosts, {len(self._pinned)} pinned)"
+        )
+
+    def _adapt(self, recent_count: int, frequent_count: int) -> None:
+        """Move the target for ghosts that were used: each says that its list was too short (cases II and III)."""
+        recent_ghosts, frequent_ghosts = len(self._recent_ghosts), len(self._frequent_ghosts)
+        if recent_count:
+            self._target += recent_count * max(1.0, frequent_ghosts / recent_ghosts)
+        if frequent_count:
+            self._target -= frequent_count * max(1.0, recent_ghosts / frequent_ghosts)
+        self._target = min(max(self._target, 0.0), float(self._capacity))
+
+    def _recent_victims(self, leaving: int, new_count: int) -> int:
+        """How many of the victims `recent` should give so that it ends at its target (the paper's REPLACE)."""
+        surplus = len(self._recent) + new_count - self._target
+        return min(leaving, max(0, round(surplus)))
+
+    def _evict(self, count: int, from_recent: int, protected: Collection[OffloadKey]) -> list[OffloadKey]:
+        recent = self._recent.evict(from_recent, protected)
+        frequent = self._frequent.evict(count - len(recent), protected)
+        recent += self._recent.evict(count - len(recent) - len(frequent), protected)
+        self._recent_ghosts.add(recent[::-1])
+        self._frequent_ghosts.add(frequent[::-1])
+        return recent + frequent
+
+    def _trim_ghosts(self) -> None:
+        """The paper's bounds: recent and its ghosts up to the capacity, all together up to twice that."""
+        recent_surplus = len(self._recent) + len(self._recent_ghosts) - self._capacity
+        self._recent_ghosts.evict(recent_surplus, ())
+        surplus = len(self) + len(self._recent_ghosts) + len(self._frequent_ghosts) - 2 * self._capacity
+        self._frequent_ghosts.evict(surplus, ())

@@ -1,0 +1,62 @@
+"""Least recently used: the key whose last use is longest ago leaves first."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from aiokvoffload.base import Admission, CachePolicy, OffloadKey
+from aiokvoffload.cache.policies.recency import RecencyList, can_evict
+
+
+class LRUPolicy(CachePolicy):
+    """Evicts by last use. A store that does not fit is cut: its leading part is of use without its tail.
+
+    Args:
+        capacity: most keys that can be resident at once.
+    """
+
+    __slots__ = ("_order", "_pinned")
+
+    def __init__(self, capacity: int) -> None:  # noqa: ARG002
+        self._pinned: set[OffloadKey] = set()
+        self._order = RecencyList(self._pinned)
+
+    def access(self, keys: Sequence[OffloadKey]) -> None:
+        self._order.touch(keys)
+
+    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey]) -> Admission | None:
+        missing = max(0, len(keys) - room)
+        leaving = can_evict(missing, self._order, self._pinned, protected)
+        accepted = len(keys) - missing + leaving
+        if not accepted:
+            return None
+        victims = self._order.evict(leaving, protected)
+        self._order.add(keys if accepted == len(keys) else keys[:accepted])
+        return Admission(accepted, victims)
+
+    def remove(self, keys: Iterable[OffloadKey]) -> None:
+        self._pinned.difference_update(self._order.remove(keys))
+
+    def refresh(self, keys: Sequence[OffloadKey]) -> None:
+        self._order.touch(keys)
+
+    def pin(self, keys: Iterable[OffloadKey]) -> None:
+        self._pinned.update(keys)
+
+    def unpin(self, keys: Iterable[OffloadKey]) -> None:
+        self._pinned.difference_update(keys)
+        self._order.unpin(keys)
+
+    def clear(self) -> Sequence[dict[OffloadKey, None]]:
+        self._pinned.clear()
+        return self._order.clear()
+
+    def export(self) -> Sequence[OffloadKey]:
+        return list(self._order)
+
+    def seed(self, keys: Sequence[OffloadKey]) -> None:
+        self._order.add(keys[::-1])
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __repr__(self) -> str:
+        return f"LRUPolicy({len(self)} keys, {len(self._pinned)} pinned)"

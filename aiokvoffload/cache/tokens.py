@@ -1,0 +1,66 @@
+"""Tokens: names for what a prepare promised, so that exactly that is released, and once."""
+
+from typing import Generic, TypeVar
+
+from aiokvoffload.errors import ArgumentError
+
+Record = TypeVar("Record")
+
+
+class TokenBook(Generic[Record]):
+    """The open promises of one kind.
+
+    Tokens rise by 2 from `first`, so one that was given and is settled is told from one never given, and from one of
+    the other kind, without remembering any that is settled.
+
+    Args:
+        kind: which call gives these tokens, for error messages.
+        first: 0 or 1.
+    """
+
+    __slots__ = ("_epoch_start", "_kind", "_next", "_open")
+
+    def __init__(self, kind: str, first: int) -> None:
+        self._kind = kind
+        self._next = self._epoch_start = first
+        self._open: dict[int, Record] = {}
+
+    def issue(self, record: Record | None) -> int:
+        """A new token for `record`; `None` promises nothing and is settled from the start."""
+        token = self._next
+        self._next += 2
+        if record is not None:
+            self._open[token] = record
+        return token
+
+    def find(self, token: int) -> Record | None:
+        """What is still promised under `token`; `None` if it was settled.
+
+        Raises:
+            ArgumentError: the token was never given by this kind of call.
+        """
+        if not isinstance(token, int) or not 0 <= token < self._next or (self._next - token) % 2:
+            raise ArgumentError(f"token must be one that {self._kind} gave, got {token!r}")
+        return self._open.get(token)
+
+    def settle(self, token: int) -> None:
+        """The promise is kept."""
+        self._open.pop(token, None)
+
+    def is_current(self, token: int) -> bool:
+        """Whether the token was given since the last `begin_epoch`."""
+        return token >= self._epoch_start
+
+    def begin_epoch(self) -> None:
+        """What was promised so far belongs to the past, though it is still to be settled."""
+        self._epoch_start = self._next
+
+    def open_records(self) -> list[Record]:
+        """All promises not yet settled."""
+        return list(self._open.values())
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __repr__(self) -> str:
+        return f"TokenBook({self._kind}, {len(self)} open)"

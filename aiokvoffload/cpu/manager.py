@@ -1,0 +1,250 @@
+"""The facts of the CPU tier: which keys are resident, in which slots, who pins them, and who leaves.
+
+It moves no byte and waits for nothing; it says what is to be done and is told how it went. One owner thread calls it.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from itertools import chain as concatenated
+from itertools import takewhile
+
+from aiokvoffload.base import (
+    LookupResult,
+    OffloadingEvent,
+    OffloadingManager,
+    OffloadKey,
+    PrepareLoadOutput,
+    PrepareStoreOutput,
+    RemovalReason,
+    ReqContext,
+)
+from aiokvoffload.cache.cache_set import CacheSet, Record
+from aiokvoffload.cache.chains import group_suffix, split_by_group
+from aiokvoffload.cache.chunk_cache import ChunkCache
+from aiokvoffload.cache.discard import DiscardPile
+from aiokvoffload.cache.event_log import EventLog
+from aiokvoffload.cache.offers import OfferCounter
+from aiokvoffload.cache.statistics import ManagerCounts, ManagerStatistics
+from aiokvoffload.cache.tokens import TokenBook
+from aiokvoffload.cache.uses import RequestUses
+from aiokvoffload.config import GroupConfig
+from aiokvoffload.cpu.common import CPU_MEDIUM, CPULoadStoreSpec, PoolShape
+from aiokvoffload.errors import ArgumentError, ConfigError
+from aiokvoffload.registry import resolve
+
+CPU_TIER = "cpu"
+"""Name of this tier in events."""
+
+_SHED_PER_PREPARE = 256
+"""Entries of dropped containers that are freed in passing: some 20 µs, and more than a call can usually fill."""
+
+
+class CPUOffloadingManager(OffloadingManager):
+    """The manager of the primary tier: one pool per distinct chunk size, one policy per pool.
+
+    A store that does not fit is cut to its leading part, since a prefix is of use without its tail; over several pools
+    it is cut by position, to what all of them have room for, and refused as a whole if one has room for nothing (see
+    `CacheSet`). Keys that the request itself uses do not leave for its own store.
+
+    Args:
+        pools: shapes of the pools; each group uses exactly one.
+        groups: one entry per KV-cache group, in group order.
+        policy: name of the cache policy (see `aiokvoffload.registry`).
+        store_threshold: a key is stored when it is offered by this many-th request; 1 stores at once. A chain is stored
+            up to its first key that is not yet due, since what follows is of no use without it; only chunks of a
+            windowed group are judged one by one.
+        store_tracker_keys: most keys whose offers are counted.
+        max_pending_events: events kept until `take_events`; beyond it the oldest are dropped and counted.
+
+    Raises:
+        ConfigError: the pools do not serve each group once, a limit is below 1, or the policy is unknown.
+    """
+
+    def __init__(
+        self,
+        pools: Sequence[PoolShape],
+        *,
+        groups: Sequence[GroupConfig],
+        policy: str = "lru",
+        store_threshold: int = 1,
+        store_tracker_keys: int = 64_000,
+        max_pending_events: int = 10_000,
+    ) -> None:
+        _require_at_least_one("store_threshold", store_threshold)
+        _require_at_least_one("store_tracker_keys", store_tracker_keys)
+        _require_at_least_one("max_pending_events", max_pending_events)
+        self._caches = _make_caches(pools, groups, policy)
+        self._windowed = {group_suffix(index) for index, group in enumerate(groups) if group.window_chunks is not None}
+        self._offers = OfferCounter(store_threshold, store_tracker_keys) if store_threshold > 1 else None
+        self._requests: dict[str, RequestUses] = {}
+        self._loads: TokenBook[Record] = TokenBook("prepare_load", 0)
+        self._stores: TokenBook[Record] = TokenBook("prepare_store", 1)
+        self._events = EventLog(CPU_MEDIUM, CPU_TIER, num_groups=len(groups), max_events=max_pending_events)
+        self._counts = ManagerCounts()
+        self._discarded = DiscardPile()
+
+    def lookup(self, key: OffloadKey, ctx: ReqContext) -> LookupResult:  # noqa: ARG002
+        return self._caches.lookup(key)
+
+    def lookup_prefix(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
+        return self._caches.count_leading(keys)
+
+    def lookup_groups(self, keys_by_group: Sequence[Sequence[OffloadKey]], ctx: ReqContext) -> int:
+        return self._caches.longest_common_position(keys_by_group)
+
+    def prepare_load(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareLoadOutput:
+        self._discarded.shed(_SHED_PER_PREPARE)
+        readable = self._caches.leading_readable(keys)
+        self._counts.loaded += len(readable)
+        self._counts.missed += len(keys) - len(readable)
+        if not readable:
+            return PrepareLoadOutput(self._loads.issue(None), readable, CPULoadStoreSpec(()))
+        self._count_use(self._caches.in_chain_order(readable), ctx)
+        pinned = self._caches.pin(readable)
+        return PrepareLoadOutput(self._loads.issue(pinned.record), readable, CPULoadStoreSpec(pinned.slots))
+
+    def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = ()) -> bool:
+        record = self._loads.find(token)
+        is_current = self._loads.is_current(token)
+        if record is None:
+            return is_current
+        if not is_current:
+            self._caches.release(record)
+        else:
+            dropped = self._caches.complete_read(record, _part_of(record, failed_keys))
+            self._counts.failed_loads += len(dropped)
+            self._events.removed(dropped, RemovalReason.FAILED)
+        self._loads.settle(token)
+        return is_current
+
+    def prepare_store(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareStoreOutput | None:
+        self._discarded.shed(_SHED_PER_PREPARE)
+        chain = self._caches.in_chain_order(keys)
+        absent = self._caches.absent(chain)
+        uses = self._count_use(chain, ctx)
+        wanted = self._worth_storing(absent, uses)
+        self._counts.filtered += len(absent) - len(wanted)
+        if not wanted:
+            return PrepareStoreOutput(self._stores.issue(None), (), CPULoadStoreSpec(()), ())
+        reserved = self._caches.reserve(wanted, keys, uses.used)
+        if reserved is None:
+            self._counts.refused += len(wanted)
+            return None
+        (to_store, slots, record), victims = reserved
+        self._counts.refused += len(wanted) - len(to_store)
+        self._counts.evicted += len(victims)
+        self._events.removed(victims[::-1], RemovalReason.EVICTED)
+        return PrepareStoreOutput(self._stores.issue(record), to_store, CPULoadStoreSpec(slots), victims)
+
+    def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = ()) -> bool:
+        record = self._stores.find(token)
+        is_current = self._stores.is_current(token)
+        if record is None:
+            return is_current
+        if not is_current:
+            self._caches.release(record)
+        else:
+            failed = _part_of(record, failed_keys)
+            stored = self._caches.complete_write(record, failed)
+            self._counts.stored += len(stored)
+            self._counts.failed_stores += len(failed)
+            self._events.stored(stored)
+        self._stores.settle(token)
+        return is_current
+
+    def touch(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> None:
+        self._caches.require_keys(keys)
+        self._count_use(self._caches.in_chain_order(keys), ctx)
+
+    def on_new_request(self, ctx: ReqContext) -> None:
+        """Begin a request.
+
+        Raises:
+            ArgumentError: one with this `req_id` is begun and not finished.
+        """
+        if ctx.req_id in self._requests:
+            raise ArgumentError(f"req_id {ctx.req_id!r} is that of a request that is not finished")
+        self._requests[ctx.req_id] = RequestUses()
+
+    def on_request_finished(self, ctx: ReqContext) -> None:
+        """End a request, if it was begun. Completions of what it prepared may still follow."""
+        uses = self._requests.pop(ctx.req_id, None)
+        # Of a chain used batch by batch, the tail was used last, and would outlive its head.
+        if uses is not None and uses.batches > 1:
+            self._caches.refresh(list(uses.used))
+
+    def take_events(self) -> list[OffloadingEvent]:
+        return self._events.take()
+
+    def reset_cache(self) -> int:
+        cleared = self._caches.clear(self._discarded)
+        self._loads.begin_epoch()
+        self._stores.begin_epoch()
+        self._events.cleared()
+        self._counts.cleared += cleared
+        self._counts.resets += 1
+        return cleared
+
+    def statistics(self) -> ManagerStatistics:
+        """Slots by state, what is under way, and the fates of keys so far."""
+        return ManagerStatistics(
+            pools=self._caches.statistics(),
+            requests=len(self._requests),
+            loads_in_flight=len(self._loads),
+            stores_in_flight=len(self._stores),
+            dropped_events=self._events.dropped_count,
+            **asdict(self._counts),
+        )
+
+    def check_integrity(self) -> None:
+        self._caches.check_integrity([*self._loads.open_records(), *self._stores.open_records()])
+
+    def __repr__(self) -> str:
+        return (
+            f"CPUOffloadingManager({self._caches!r}, {len(self._requests)} requests, {len(self._loads)} loads, "
+            f"{len(self._stores)} stores)"
+        )
+
+    def _count_use(self, chain: Sequence[OffloadKey], ctx: ReqContext) -> RequestUses:
+        """Count a use of what this request had not used yet; a request that was not begun uses once and is gone."""
+        uses = self._requests.get(ctx.req_id)
+        if uses is None:
+            uses = RequestUses()
+        self._caches.access(uses.count_use(chain))
+        return uses
+
+    def _worth_storing(self, absent: Sequence[OffloadKey], uses: RequestUses) -> Sequence[OffloadKey]:
+        if self._offers is None:
+            return absent
+        self._offers.count(uses.count_offer(absent))
+        is_due = self._offers.is_worth_storing
+        due: set[OffloadKey] = set()
+        for suffix, keys in split_by_group(absent).items():
+            due.update(filter(is_due, keys) if suffix in self._windowed else takewhile(is_due, keys))
+        return [key for key in absent if key in due]
+
+
+def _require_at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{name} must be at least 1, got {value}")
+
+
+def _make_caches(pools: Sequence[PoolShape], groups: Sequence[GroupConfig], policy: str) -> CacheSet:
+    served = sorted(concatenated.from_iterable(pool.groups for pool in pools))
+    if not groups or served != list(range(len(groups))):
+        raise ConfigError(f"pools must serve each of {len(groups)} groups once, got {[pool.groups for pool in pools]}")
+    make_policy = resolve("policies", policy)
+    caches = [ChunkCache(pool.num_slots, make_policy(pool.num_slots)) for pool in pools]
+    cache_by_group = {group_idx: cache for cache, pool in zip(caches, pools, strict=True) for group_idx in pool.groups}
+    return CacheSet(caches, groups=groups, cache_by_group=[cache_by_group[index] for index in range(len(groups))])
+
+
+def _part_of(record: Record, failed_keys: Collection[OffloadKey]) -> Collection[OffloadKey]:
+    """`failed_keys`, each of which must be of the transfer."""
+    if not failed_keys:
+        return ()
+    failed = set(failed_keys)
+    foreign = failed.difference(*(held.values() for _, held in record))
+    if foreign:
+        raise ArgumentError(f"failed_keys must be keys of this transfer, got {min(foreign)!r}")
+    return failed

@@ -1,0 +1,143 @@
+"""The contract of a device: what streams and events are made of.
+
+Knows order and time on a device; knows nothing of blocks, slots or jobs. The design follows CUDA's: a stream is a queue
+of work in order, an event marks a place in it, and work in one stream can be made to wait for a mark in another.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import cast
+
+import torch
+
+from aiokvoffload.base import Event, Stream
+from aiokvoffload.errors import ArgumentError, BrokenError
+
+
+@contextmanager
+def device_errors(what: str) -> Iterator[None]:
+    """Turn what torch raises when the device has failed into `BrokenError`.
+
+    CUDA errors are sticky: after one, every later call on the device fails, so there is nothing to retry.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise BrokenError(f"{what}: the device failed: {error}") from error
+
+
+def is_stream(after: Stream | Event | None) -> bool:
+    """Whether `after` is a stream; events cannot record events."""
+    return hasattr(after, "record_event")
+
+
+class Device(ABC):
+    """Streams, events and pinned memory of one device. Every method may be called from any thread.
+
+    Attributes:
+        name: `cuda`, `host`, or what torch calls the accelerator.
+        torch_device: where tensors of this device live.
+    """
+
+    name: str
+    torch_device: torch.device
+
+    @abstractmethod
+    def create_stream(self, *, priority: int = 0) -> Stream:
+        """A new stream; a lower `priority` runs first where the device knows priorities."""
+
+    @abstractmethod
+    def destroy_stream(self, stream: Stream) -> None:
+        """Give back a stream of `create_stream` whose work has ended."""
+
+    @abstractmethod
+    def current_stream(self) -> Stream:
+        """The stream that this thread's work goes to."""
+
+    @abstractmethod
+    def use(self, stream: Stream) -> AbstractContextManager[None]:
+        """Make `stream` this thread's current stream inside the context."""
+
+    @abstractmethod
+    def enqueue(self, stream: Stream, function: Callable[[], None]) -> None:
+        """Put the work of `function` into `stream`.
+
+        On the host `function` itself runs later, on the stream's thread; on an accelerator it runs now, with `stream`
+        current, and what it launches runs later.
+        """
+
+    @abstractmethod
+    def _record(self, stream: Stream) -> Event: ...
+
+    def record(self, after: Stream | Event | None = None) -> Event:
+        """Mark what must end first: the end of a stream as it is now; `None` is the current stream, events stay.
+
+        Raises:
+            ArgumentError: `after` is neither a stream nor an event.
+            BrokenError: the device has failed.
+        """
+        if after is None or is_stream(after):
+            with device_errors("record"):
+                return self._record(self.current_stream() if after is None else cast("Stream", after))
+        if not (hasattr(after, "query") and hasattr(after, "synchronize")):
+            raise ArgumentError(f"after must be a stream, an event or None, got {after!r}")
+        return cast("Event", after)
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Make later work of `stream` wait for `event`, which must have been recorded.
+
+        Raises:
+            BrokenError: the device has failed.
+        """
+        with device_errors("wait"):
+            stream.wait_event(event)
+
+    def query(self, event: Event) -> bool:
+        """Whether everything before `event` has ended; never waits.
+
+        Raises:
+            BrokenError: the device has failed.
+        """
+        with device_errors("query"):
+            return event.query()
+
+    @abstractmethod
+    def elapsed_s(self, start: Event, end: Event) -> float:
+        """Seconds on the device between two completed events of `record`.
+
+        Raises:
+            BrokenError: the device has failed.
+        """
+
+    @abstractmethod
+    def completed_at(self, event: Event) -> float:
+        """When a completed event of `record` completed, in seconds of `time.perf_counter`, as well as it is known.
+
+        Raises:
+            BrokenError: the device has failed.
+        """
+
+    @abstractmethod
+    def synchronize_clock(self) -> None:
+        """Refresh what `completed_at` knows, if it is old. May block for some ten microseconds."""
+
+    @abstractmethod
+    def pin(self, address: int, size_bytes: int) -> None:
+        """Lock host memory so that the device can copy from and to it directly.
+
+        Raises:
+            OSError: it cannot be; nothing is pinned and no error is left pending.
+        """
+
+    @abstractmethod
+    def unpin(self, address: int, size_bytes: int) -> None:
+        """Undo one `pin` of the same range.
+
+        Raises:
+            OSError: the device refused.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what the device keeps running. Its streams must have ended."""

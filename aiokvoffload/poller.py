@@ -1,0 +1,185 @@
+"""Events become results: asks the device what has ended and says so, on the thread that owns the jobs.
+
+Knows one queue of jobs per stream and queries only its head, since a stream ends its work in order. Knows nothing of
+what a job is, beyond the event at its end. The same `poll` serves both ways to run: here a coroutine calls it, in
+stepped mode the engine's thread does.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from aiokvoffload.base import Event
+from aiokvoffload.device.base import Device
+
+logger = logging.getLogger(__name__)
+
+EAGER_POLLS = 16
+"""Turns of the loop that are polled at once after something changed, before the poller sleeps between polls."""
+PAUSE_S = 0.001
+"""uvloop rounds timers to whole milliseconds, and asyncio's epoll rounds up to one."""
+LAG_SAMPLES = 4096
+
+
+class Tracked(Protocol):
+    """What the poller needs of a job."""
+
+    @property
+    def end(self) -> Event | None:
+        """The event after the job's last copy."""
+        ...
+
+
+JobT = TypeVar("JobT", bound=Tracked)
+
+
+@dataclass(frozen=True, slots=True)
+class LagStatistics:
+    """How long after its event a job was announced, in seconds, over the latest samples."""
+
+    samples: int
+    p50_s: float
+    p99_s: float
+    max_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PollerStatistics:
+    """What a poller did: rounds of queries, jobs announced, and the lag from a job's event to its announcement."""
+
+    polls: int
+    announced: int
+    lag: LagStatistics
+
+
+class LagRecorder:
+    """The latest `LAG_SAMPLES` lags, in a ring."""
+
+    __slots__ = ("_count", "_ring")
+
+    def __init__(self) -> None:
+        self._ring = np.zeros(LAG_SAMPLES)
+        self._count = 0
+
+    def add(self, lag_s: float) -> None:
+        """Keep one sample, in seconds."""
+        self._ring[self._count % LAG_SAMPLES] = lag_s
+        self._count += 1
+
+    def statistics(self) -> LagStatistics:
+        """Percentiles of what is kept."""
+        kept = self._ring[: min(self._count, LAG_SAMPLES)]
+        if not len(kept):
+            return LagStatistics(0, 0.0, 0.0, 0.0)
+        p50_s, p99_s = np.percentile(kept, (50, 99))
+        return LagStatistics(len(kept), float(p50_s), float(p99_s), float(kept.max()))
+
+
+class Poller(Generic[JobT]):
+    """Asks for completions and announces them.
+
+    Args:
+        device: whose events they are.
+        num_queues: how many streams there are.
+        on_ended: called with each job whose event has completed, on the polling thread.
+        on_broken: called once when the device refuses to answer, or the polling task is stopped by anything but
+            `stop`; the jobs left will never be announced.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        num_queues: int,
+        *,
+        on_ended: Callable[[JobT], None],
+        on_broken: Callable[[Exception], None],
+    ) -> None:
+        self._device = device
+        self._queues: tuple[deque[JobT], ...] = tuple(deque() for _ in range(num_queues))
+        self._on_ended, self._on_broken = on_ended, on_broken
+        self._lag = LagRecorder()
+        self._polls = self._announced = 0
+        self._task: asyncio.Task[None] | None = None
+        self._wake: asyncio.Event | None = None
+        self._stopping = False
+
+    def track(self, queue: int, job: JobT) -> None:
+        """Watch `job`, enqueued last on the stream of `queue`."""
+        self._queues[queue].append(job)
+        if self._wake is not None:
+            self._wake.set()
+
+    def poll(self) -> int:
+        """Announce every job that has ended; returns how many."""
+        self._polls += 1
+        announced = 0
+        try:
+            for queue in self._queues:
+                announced += self._poll_queue(queue)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for an answer that cannot come
+            self._break(error)
+        self._announced += announced
+        return announced
+
+    def _poll_queue(self, queue: deque[JobT]) -> int:
+        announced = 0
+        while queue and (end := queue[0].end) is not None and self._device.query(end):
+            self._lag.add(max(0.0, time.perf_counter() - self._device.completed_at(end)))
+            job = queue.popleft()
+            announced += 1
+            try:
+                self._on_ended(job)
+            except Exception:  # one job's trouble must not stop the others' results (faults 23, 27)
+                logger.exception("announcing the end of %r failed", job)
+        return announced
+
+    def _break(self, error: Exception) -> None:
+        for queue in self._queues:
+            queue.clear()
+        self._on_broken(error)
+
+    def start(self) -> None:
+        """Poll on the running loop until `stop`."""
+        self._wake = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="aiokvoffload-poller")
+        self._task.add_done_callback(self._on_task_end)
+
+    async def stop(self) -> None:
+        """End the polling task."""
+        if self._task is not None:
+            self._stopping = True
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        if not self._stopping:
+            reason = "it was cancelled" if task.cancelled() else repr(task.exception())
+            self._break(RuntimeError(f"the poller has died: {reason}"))
+
+    async def _run(self) -> None:
+        wake = self._wake
+        eager_polls = EAGER_POLLS
+        while wake is not None:
+            if not any(self._queues):
+                wake.clear()
+                await wake.wait()
+                eager_polls = EAGER_POLLS
+            eager_polls = EAGER_POLLS if self.poll() else eager_polls - 1
+            await self._pause(eager_polls > 0)
+
+    @staticmethod
+    async def _pause(eager: bool) -> None:
+        await asyncio.sleep(0 if eager else PAUSE_S)
+
+    def statistics(self) -> PollerStatistics:
+        """A frozen record of counts and lags."""
+        return PollerStatistics(self._polls, self._announced, self._lag.statistics())
+
+    def __repr__(self) -> str:
+        return f"Poller({[len(queue) for queue in self._queues]} in flight, {self._announced} announced)"
