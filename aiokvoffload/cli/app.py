@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -57,6 +58,8 @@ def _only_offload_errors(error: Exception) -> str | None:
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` on uvloop where it is installed, else on asyncio."""
+    # On the host device torch's work comes from streams, threads already: a pool of more would only starve the loop.
+    torch.set_num_threads(1)
     has_uvloop = importlib.util.find_spec("uvloop") is not None
     loop_factory = importlib.import_module("uvloop").new_event_loop if has_uvloop else None
     with asyncio.Runner(loop_factory=loop_factory) as runner:

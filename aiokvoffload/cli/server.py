@@ -18,6 +18,7 @@ from aiokvoffload.cli.trace import TraceRequest
 from aiokvoffload.device import Device
 from aiokvoffload.errors import TransferError
 from aiokvoffload.service.handle import Handle
+from aiokvoffload.service.pump import Turnstile
 from aiokvoffload.service.results import LoadResult, StoreResult
 from aiokvoffload.service.service import OffloadingService
 
@@ -72,6 +73,7 @@ class Server:
         self._offload = offload
         self._engine = engine
         self._verify = verify
+        self._turnstile = Turnstile()
         # For each verified load, the ordinal of its first block: tells what a mismatch belongs to.
         self._verified_from: list[int] = []
         self._verified_requests: list[TraceRequest] = []
@@ -101,9 +103,12 @@ class Server:
             block_ids = await self._engine.allocator.allocate(len(keys))
             # However the request ends, its blocks are not free before the last copy that touches them has ended.
             door.on_released(partial(self._engine.allocator.free, block_ids))
+            # Copies that end together wake many requests together: one step in each pass of the loop (I10).
+            await self._turnstile.wait_turn()
             self._poison(block_ids[:hits])
             load = door.load(keys[:hits], block_ids[:hits], after=self._engine.compute)
             served = await self._fence(load, promised=hits)
+            await self._turnstile.wait_turn()
             self._compute(request, block_ids, served)
             # Nothing overwrites the blocks before `released`: the compute stream need not wait for the copies.
             store = door.store(keys[served:], block_ids[served:], after=self._engine.compute, protect_source=False)
