@@ -6,9 +6,9 @@ _missing: str | None = None
 try:
     from aiokvoffload.cli.app import app
 except ModuleNotFoundError as error:
-    if error.name not in {"rich", "typer"}:
+    _missing = (error.name or "").partition(".")[0]
+    if _missing not in {"rich", "typer"}:
         raise
-    _missing = error.name
 
 
 def main() -> int:

@@ -16,8 +16,10 @@ from aiokvoffload.cli.report import ReplayReport
 from aiokvoffload.cli.server import Engine, Server
 from aiokvoffload.cli.trace import TraceRequest
 from aiokvoffload.config import CPUOffloadingConfig
+from aiokvoffload.copy.direction import Direction
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.spec import CPUOffloadingSpec
+from aiokvoffload.cpu.worker_statistics import DirectionStatistics
 from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import ArgumentError
 from aiokvoffload.service.results import ServiceStatistics
@@ -166,12 +168,20 @@ async def _report(
         verified_blocks=engine.pattern.verified,
         mismatches=len({mismatch.ordinal for mismatch in mismatches}),
         first_mismatch=run.server.describe(mismatches[0]) if mismatches else "",
+        failed_loads=sum(stream.jobs_failed for stream in streams(run.statistics, Direction.LOAD)),
+        store_busy_s=sum(stream.busy_s for stream in streams(run.statistics, Direction.STORE)),
+        load_busy_s=sum(stream.busy_s for stream in streams(run.statistics, Direction.LOAD)),
         leaks=count_leaks(engine.allocator, run.statistics),
         manager_us_per_block=run.manager_ns / 1e3 / max(1, blocks),
         lag_us=wake_up_lag(run.statistics),
         loop_blocked_us=run.probe.blocked_us.percentiles(),
         **asdict(run.server.tally),
     )
+
+
+def streams(statistics: ServiceStatistics, direction: Direction) -> list[DirectionStatistics]:
+    """What each stream of one direction has moved."""
+    return [stream for worker in statistics.workers for stream in worker.streams if stream.direction is direction]
 
 
 def count_leaks(allocator: BlockAllocator, statistics: ServiceStatistics) -> int:

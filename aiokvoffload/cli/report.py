@@ -30,13 +30,15 @@ class ReplayReport:
         verified_blocks: loaded blocks whose every byte was compared.
         mismatches: verified blocks with a wrong byte.
         first_mismatch: the first of them, described; empty if there is none.
-        short_loads: loads that served less than their lookup promised because of an eviction between; no fault.
-        failed_loads: loads that failed for another reason.
+        short_loads: loads that served less than their lookup promised; an eviction between is no fault.
+        failed_loads: copies into GPU blocks that failed.
         failed_store_blocks: blocks whose store failed.
         refused_blocks: blocks that the library chose not to keep.
         leaks: blocks, pins, unfinished slots and transfers left after closing.
         stored_bytes: bytes copied from GPU blocks to CPU memory.
         loaded_bytes: bytes copied from CPU memory to GPU blocks.
+        store_busy_s: seconds the device spent on the stores.
+        load_busy_s: seconds the device spent on the loads.
         manager_us_per_block: microseconds inside the manager, per block of the trace.
         lag_us: microseconds from the end of a copy to the event loop knowing of it.
         loop_blocked_us: microseconds that a callback, posted from a thread, waited for the event loop.
@@ -63,6 +65,8 @@ class ReplayReport:
     leaks: int = 0
     stored_bytes: int = 0
     loaded_bytes: int = 0
+    store_busy_s: float = 0.0
+    load_busy_s: float = 0.0
     manager_us_per_block: float = 0.0
     lag_us: Percentiles = field(default_factory=Percentiles)
     loop_blocked_us: Percentiles = field(default_factory=Percentiles)
@@ -74,13 +78,13 @@ class ReplayReport:
 
     @property
     def store_gbps(self) -> float:
-        """Stored bytes over the replay's whole duration, in 10**9 bytes per second."""
-        return self.stored_bytes / self.seconds / 1e9 if self.seconds else 0.0
+        """Stored bytes while the device was storing, in 10**9 bytes per second."""
+        return _gbps(self.stored_bytes, self.store_busy_s)
 
     @property
     def load_gbps(self) -> float:
-        """Loaded bytes over the replay's whole duration, in 10**9 bytes per second."""
-        return self.loaded_bytes / self.seconds / 1e9 if self.seconds else 0.0
+        """Loaded bytes while the device was loading, in 10**9 bytes per second."""
+        return _gbps(self.loaded_bytes, self.load_busy_s)
 
     @property
     def ok(self) -> bool:
@@ -120,6 +124,10 @@ class ReplayReport:
             ("loop blocked, µs (p50, p99, max)", _spread(self.loop_blocked_us)),
             ("manager, µs per block", f"{self.manager_us_per_block:.2f}"),
         ]
+
+
+def _gbps(size_bytes: int, seconds: float) -> float:
+    return size_bytes / seconds / 1e9 if seconds else 0.0
 
 
 def _traffic(size_bytes: int, gbps: float) -> str:

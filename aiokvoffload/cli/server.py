@@ -29,7 +29,6 @@ class Tally:
 
     served_blocks: int = 0
     short_loads: int = 0
-    failed_loads: int = 0
     loaded_bytes: int = 0
     stored_bytes: int = 0
     refused_blocks: int = 0
@@ -113,7 +112,7 @@ class Server:
             # Nothing overwrites the blocks before `released`: the compute stream need not wait for the copies.
             store = door.store(keys[served:], block_ids[served:], after=self._engine.compute, protect_source=False)
             await store.released
-            self._count_load(await load, promised=hits, fenced=served)
+            self._count_load(await load, promised=hits)
         # The GPU blocks are free by now; the way into CPU memory may be longer.
         self._count_store(await store)
 
@@ -140,12 +139,10 @@ class Server:
             self._engine.enqueue(verify)
         self._engine.enqueue(partial(pattern.fill, block_ids[served:], request.hash_ids[served:]))
 
-    def _count_load(self, result: LoadResult, *, promised: int, fenced: int) -> None:
+    def _count_load(self, result: LoadResult, *, promised: int) -> None:
         self.tally.served_blocks += result.served
         self.tally.loaded_bytes += result.loaded_bytes
-        # What was gone before the fence was evicted; what fails after it was there, pinned and being copied.
-        self.tally.short_loads += fenced < promised
-        self.tally.failed_loads += result.served < fenced
+        self.tally.short_loads += result.served < promised
 
     def _count_store(self, result: StoreResult) -> None:
         self.tally.stored_bytes += result.stored_bytes

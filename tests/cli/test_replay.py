@@ -3,11 +3,15 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from aiokvoffload.cli.replay import ReplayOptions, choose_sizes, replay
 from aiokvoffload.cli.trace import SAMPLE_TRACE, TraceRequest, read_trace
-from aiokvoffload.errors import ArgumentError, ConfigError
+from aiokvoffload.copy.direction import Direction
+from aiokvoffload.copy.plan import CopyPlan, plan_copies
+from aiokvoffload.copy.selection import Selection
+from aiokvoffload.errors import ArgumentError, ConfigError, OffloadError
 
 OPTIONS = ReplayOptions(device="host", verify=True, chunk_bytes=4096)
 
@@ -88,6 +92,47 @@ async def test_a_cancelled_replay_waits_for_its_copies_and_leaves_nothing() -> N
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+def swap_first_two(plan: CopyPlan) -> CopyPlan:
+    dst_ptrs = plan.dst_ptrs.copy()
+    dst_ptrs[:2] = dst_ptrs[1::-1]
+    return replace(plan, dst_ptrs=dst_ptrs)
+
+
+async def test_two_fragments_that_change_places_turn_the_replay_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan_wrongly(direction: Direction, selection: Selection) -> CopyPlan:
+        plan = plan_copies(direction, selection)
+        return swap_first_two(plan) if direction is Direction.LOAD else plan
+
+    monkeypatch.setattr("aiokvoffload.cpu.handler.plan_copies", plan_wrongly)
+    report = await replay(conversation(2), replace(OPTIONS, concurrency=1))
+    assert (report.verified_blocks, report.mismatches) == (3, 1)
+    assert report.first_mismatch == "line-2, block 0 (hash id 0), tensor 0: 128 words differ"
+    assert not report.ok
+
+
+async def test_a_load_that_moves_nothing_turns_the_replay_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan_nothing(direction: Direction, selection: Selection) -> CopyPlan:
+        plan = plan_copies(direction, selection)
+        return replace(plan, sizes=np.zeros_like(plan.sizes)) if direction is Direction.LOAD else plan
+
+    monkeypatch.setattr("aiokvoffload.cpu.handler.plan_copies", plan_nothing)
+    report = await replay(conversation(2), replace(OPTIONS, concurrency=1))
+    assert report.mismatches == report.verified_blocks == 3
+
+
+async def test_a_load_that_fails_is_counted_and_its_blocks_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_loads(direction: Direction, selection: Selection) -> CopyPlan:
+        if direction is Direction.LOAD:
+            raise OffloadError("refused")
+        return plan_copies(direction, selection)
+
+    monkeypatch.setattr("aiokvoffload.cpu.handler.plan_copies", refuse_loads)
+    report = await replay(conversation(3), replace(OPTIONS, concurrency=1))
+    assert report.failed_loads == report.short_loads == 2
+    assert (report.served_blocks, report.mismatches, report.leaks) == (0, 0, 0)
+    assert not report.ok
 
 
 def test_the_pool_holds_a_few_of_the_longest_prompt_unless_it_is_told_otherwise() -> None:
