@@ -89,8 +89,7 @@ class CPUOffloadingSpec(OffloadingSpec):
             raise ConfigError("kv_caches must name at least one worker's tensors, got none")
         config = self.config
         limits = ServiceLimits(
-            max_run_keys=config.max_run_keys,
-            max_run_fragments=config.max_run_fragments,
+            run_keys=self._run_keys(ranks[0]),
             max_jobs_in_flight=config.max_jobs_in_flight,
             max_pending_events=config.max_pending_events,
         )
@@ -102,6 +101,15 @@ class CPUOffloadingSpec(OffloadingSpec):
             return Parts(manager if wrap_manager is None else wrap_manager(manager), workers, device)
 
         return OffloadingService(build, groups=config.groups, limits=limits)
+
+    def _run_keys(self, kv_caches: CanonicalKVCaches) -> tuple[int, ...]:
+        """Keys of one run by group: few enough of them and of their fragments to be submitted within a millisecond."""
+        chunks = zip(self.config.groups, kv_caches.group_data_refs, strict=True)
+        fragments_per_chunk = [group.blocks_per_chunk * max(1, len(refs)) for group, refs in chunks]
+        return tuple(
+            max(1, min(self.config.max_run_keys, self.config.max_run_fragments // fragments))
+            for fragments in fragments_per_chunk
+        )
 
     def _pools(self, kv_caches: CanonicalKVCaches, num_workers: int) -> tuple[PoolShape, ...]:
         return plan_pools(self.config, chunk_bytes_by_group(self.config, kv_caches), num_workers)

@@ -18,8 +18,7 @@ class Backend:
         workers: bytes, in rank order.
         bus: where changes are told.
         groups: the KV-cache groups.
-        max_run_keys: most keys handled in one step.
-        max_run_fragments: most fragments submitted in one step.
+        run_keys: for each group, most keys handled in one step.
         max_jobs_in_flight: most jobs submitted and not ended.
     """
 
@@ -30,8 +29,7 @@ class Backend:
         workers: Sequence[OffloadingWorker],
         bus: EventBus,
         groups: Sequence[GroupConfig],
-        max_run_keys: int,
-        max_run_fragments: int,
+        run_keys: Sequence[int],
         max_jobs_in_flight: int,
     ) -> None:
         self.manager = manager
@@ -42,10 +40,7 @@ class Backend:
         self.running_stores: dict[OffloadKey, RunningStore] = {}
         self._max_jobs_in_flight = max_jobs_in_flight
         self.pump = Pump(self.has_room)
-        self.run_keys = [
-            max(1, min(max_run_keys, max_run_fragments // max(w.fragments_per_chunk(group_idx) for w in workers)))
-            for group_idx in range(len(groups))
-        ]
+        self.run_keys = run_keys
         self._job_ids = itertools.count()
 
     def has_room(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Self
 
 from aiokvoffload.base import OffloadingManager, OffloadingWorker, ReqContext
 from aiokvoffload.config import GroupConfig
-from aiokvoffload.device import Device
+from aiokvoffload.device.base import Device
 from aiokvoffload.errors import AbandonedError, ArgumentError, ClosedError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.backend import Backend
@@ -37,10 +37,15 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
-    """Bounds of a service (I11); their meaning is that of the configuration's fields of the same names."""
+    """Bounds of a service (I11).
 
-    max_run_keys: int
-    max_run_fragments: int
+    Attributes:
+        run_keys: for each group, most keys handled in one go, so that the loop stays free (I10).
+        max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
+        max_pending_events: events a subscriber may lag behind unless it asks for another bound.
+    """
+
+    run_keys: tuple[int, ...]
     max_jobs_in_flight: int
     max_pending_events: int
 
@@ -147,8 +152,7 @@ class OffloadingService:
             workers=self._parts.workers,
             bus=self.events,
             groups=self._groups,
-            max_run_keys=self._limits.max_run_keys,
-            max_run_fragments=self._limits.max_run_fragments,
+            run_keys=self._limits.run_keys,
             max_jobs_in_flight=self._limits.max_jobs_in_flight,
         )
         self._pump_task = asyncio.create_task(self._backend.pump.run(), name="aiokvoffload-pump")

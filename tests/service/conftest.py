@@ -10,7 +10,7 @@ from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
 from aiokvoffload.service import OffloadingService, Parts, ServiceLimits
-from aiokvoffload.testing import MockOffloadingWorker
+from aiokvoffload.testing.worker import MockOffloadingWorker
 
 
 def keys_of(count: int, *, name: str = "hash", group_idx: int = 0) -> list[OffloadKey]:
@@ -37,8 +37,7 @@ class Stage:
         pool = PoolShape(tuple(range(len(self.groups))), 4096, self.num_slots)
         self.manager = CPUOffloadingManager([pool], groups=self.groups, store_threshold=self.store_threshold)
         limits = ServiceLimits(
-            max_run_keys=self.max_run_keys,
-            max_run_fragments=1024,
+            run_keys=(self.max_run_keys,) * len(self.groups),
             max_jobs_in_flight=self.max_jobs_in_flight,
             max_pending_events=1000,
         )

@@ -1,0 +1,126 @@
+"""One stream and the jobs on it: how a job gets onto the device, and how it ended.
+
+Knows the order of one stream; what other streams must be waited for is in the job. Knows nothing of threads: exactly
+one of them feeds each handler.
+"""
+
+from aiokvoffload.base import Stream, TransferResult
+from aiokvoffload.copy.direction import Direction
+from aiokvoffload.copy.engines import CopyEngine, PartialCopyError
+from aiokvoffload.copy.plan import plan_copies
+from aiokvoffload.cpu.jobs import Job
+from aiokvoffload.cpu.worker_statistics import DirectionStatistics
+from aiokvoffload.device.base import Device
+from aiokvoffload.errors import BrokenError
+
+
+class SingleDirectionOffloadingHandler:
+    """Puts the jobs of one direction onto a stream of its own, and counts how they end.
+
+    Args:
+        name: what the stream is for.
+        direction: of all its jobs.
+        device: makes the stream.
+        engine: enqueues the copies.
+        priority: of the stream.
+    """
+
+    def __init__(
+        self, name: str, direction: Direction, *, device: Device, engine: CopyEngine, priority: int = 0
+    ) -> None:
+        self.name, self.direction = name, direction
+        self._device, self._engine = device, engine
+        self._stream: Stream = device.create_stream(priority=priority)
+        self._latest_ended = 0
+        self._begun = self._ended = self._failed = 0
+        self._moved_bytes = 0
+        self._busy_s = 0.0
+
+    @property
+    def latest_ended(self) -> int:
+        """Number of the latest job that has ended."""
+        return self._latest_ended
+
+    def begin(self) -> None:
+        """A job has been accepted."""
+        self._begun += 1
+
+    def enqueue(self, job: Job) -> None:
+        """Put `job` onto the stream and mark its end there, whatever happens.
+
+        A failure is noted in the job: it ends with the part that was enqueued, not before (I2). Without an end even
+        that cannot be known, and the device is broken.
+        """
+        try:
+            self._enqueue_copies(job)
+        except PartialCopyError as error:
+            job.failure = str(error) or "the copy engine refused"
+            job.whole_chunks = job.plan.whole_chunks_before(error.runs_enqueued) if job.plan else 0
+        except Exception as error:  # noqa: BLE001 - any failure fails this job, and must not end the submitting thread
+            job.failure = f"{type(error).__name__}: {error}"
+        try:
+            job.end = self._device.record(self._stream)
+        except Exception as error:  # noqa: BLE001 - the owner finds no end and declares the device broken
+            job.failure = job.failure or f"{type(error).__name__}: {error}"
+        job.waits_for = ()
+        job.enqueued = True
+
+    def _enqueue_copies(self, job: Job) -> None:
+        job.plan = plan_copies(self.direction, job.selection)
+        self._device.wait(self._stream, job.after)
+        for earlier in job.waits_for:
+            if earlier.end is None:
+                raise BrokenError(f"job {earlier.transfer.job_id}, which must end first, has no known end")
+            self._device.wait(self._stream, earlier.end)
+        job.start = self._device.record(self._stream)
+        if len(job.plan):
+            # A load's slots are stable, unless a store that it waits for is still writing them.
+            ordered = self.direction is Direction.STORE or bool(job.waits_for)
+            self._engine.copy(job.plan, self._stream, ordered=ordered)
+
+    def conclude(self, job: Job) -> TransferResult:
+        """Count a job whose end event has completed.
+
+        Raises:
+            BrokenError: the device has failed.
+        """
+        measured = job.start is not None and job.end is not None
+        busy_s = self._device.elapsed_s(job.start, job.end) if measured else 0.0  # type: ignore[arg-type]
+        result = job.result(transfer_time_s=busy_s)
+        self._latest_ended = max(self._latest_ended, job.number)
+        self._busy_s += busy_s
+        self.count(result)
+        return result
+
+    def count(self, result: TransferResult) -> None:
+        """Count one result."""
+        self._ended += 1
+        self._failed += not result.success
+        self._moved_bytes += result.transfer_size if result.success else 0
+
+    def synchronize(self) -> None:
+        """Block until the stream has ended all it was given.
+
+        Raises:
+            BrokenError: the device has failed.
+        """
+        self._device.record(self._stream).synchronize()
+
+    def close(self) -> None:
+        """Give the stream back; all its work must have ended."""
+        self._device.destroy_stream(self._stream)
+
+    def statistics(self) -> DirectionStatistics:
+        """A frozen record of counts."""
+        return DirectionStatistics(
+            name=self.name,
+            direction=self.direction,
+            jobs_in_flight=self._begun - self._ended,
+            jobs_ended=self._ended,
+            jobs_failed=self._failed,
+            moved_bytes=self._moved_bytes,
+            busy_s=self._busy_s,
+        )
+
+    def __repr__(self) -> str:
+        return f"SingleDirectionOffloadingHandler({self.name}, {self._begun - self._ended} in flight)"

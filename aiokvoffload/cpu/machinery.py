@@ -1,0 +1,136 @@
+"""What a worker has of the machine: memory, streams, an engine and a thread; got together, and given back together."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from aiokvoffload.base import CanonicalKVCaches
+from aiokvoffload.copy.arena import keep_for_good, map_pools
+from aiokvoffload.copy.direction import Direction
+from aiokvoffload.copy.engines import CopyEngine, choose_engine
+from aiokvoffload.copy.hazards import HazardTable
+from aiokvoffload.copy.layout import lay_out
+from aiokvoffload.copy.routes import check_pools, make_routes
+from aiokvoffload.copy.selection import Selector
+from aiokvoffload.cpu.common import PoolShape
+from aiokvoffload.cpu.handler import SingleDirectionOffloadingHandler
+from aiokvoffload.cpu.threads import SubmissionThread
+from aiokvoffload.device.base import Device
+from aiokvoffload.errors import BrokenError
+
+logger = logging.getLogger(__name__)
+
+STORES, PROTECTED_STORES, LOADS, EXPEDITED_LOADS = range(4)
+"""Handlers by index. Protected stores have a stream of their own because the owner's thread feeds it, and not the
+submission thread: each stream is fed by one thread, and the owner never waits for the other one's driver call."""
+
+_HANDLERS = (
+    ("stores", Direction.STORE, 0),
+    ("protected stores", Direction.STORE, 0),
+    ("loads", Direction.LOAD, 0),
+    ("expedited loads", Direction.LOAD, -1),
+)
+
+
+class Machinery:
+    """Everything of the machine that one worker uses.
+
+    Args:
+        kv_caches: the engine's tensors; held until `free`.
+        pools: what slots there are.
+        blocks_per_chunk: of each group.
+        device: where the tensors are.
+        owns_device: whether `free` closes it.
+        engine: enqueues copies; by default the fastest that the device has.
+
+    Attributes:
+        selector: checks ids.
+        hazards: knows which jobs must wait for which.
+        handlers: one for each stream, in the order of the indices above.
+        submission: feeds all of them but the one of protected stores.
+
+    Raises:
+        ConfigError: tensors and pools do not fit together, or the memory cannot be had; nothing is kept.
+    """
+
+    def __init__(
+        self,
+        kv_caches: CanonicalKVCaches,
+        pools: Sequence[PoolShape],
+        *,
+        blocks_per_chunk: Sequence[int],
+        device: Device,
+        owns_device: bool,
+        engine: CopyEngine | None,
+    ) -> None:
+        layout = lay_out(kv_caches, device.torch_device)
+        check_pools(layout, pools, blocks_per_chunk)
+        num_slots = sum(pool.num_slots for pool in pools)
+        self._device, self._owns_device = device, owns_device
+        self._tensors = layout.tensors
+        self._arenas = map_pools(pools, device)
+        self._engine = engine or choose_engine(device, layout, self._arenas)
+        routes = make_routes(layout, pools, self._arenas, blocks_per_chunk)
+        self.selector = Selector(routes, layout.num_physical_blocks, num_slots)
+        self.hazards = HazardTable(
+            [direction for _, direction, _ in _HANDLERS],
+            num_slots=num_slots,
+            num_physical_blocks=layout.num_physical_blocks,
+        )
+        self.handlers = tuple(
+            SingleDirectionOffloadingHandler(name, direction, device=device, engine=self._engine, priority=priority)
+            for name, direction, priority in _HANDLERS
+        )
+        self.submission = SubmissionThread()
+        self.submission.put(device.synchronize_clock)
+
+    @property
+    def engine_name(self) -> str:
+        """Which way of copying is in use."""
+        return self._engine.name
+
+    @property
+    def pool_bytes(self) -> int:
+        """Host memory for slots."""
+        return sum(arena.size_bytes for arena in self._arenas)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """The part of it that is pinned."""
+        return sum(arena.pinned_bytes for arena in self._arenas)
+
+    def synchronize(self) -> None:
+        """Block until every stream has ended what it was given, or cannot any more because the device has failed."""
+        self.submission.flush()
+        for handler in self.handlers:
+            try:
+                handler.synchronize()
+            except Exception as error:  # noqa: BLE001 - a failed device runs nothing, which is what is asked here
+                logger.debug("%r has no more to wait for: %s", handler, error)
+
+    def free(self) -> None:
+        """Give everything back; every copy must have ended. One failure does not skip the rest (fault 35).
+
+        Raises:
+            BrokenError: something could not be given back; the message lists what.
+        """
+        steps: list[Callable[[], None]] = [self.submission.stop]
+        steps += [handler.close for handler in self.handlers]
+        steps += [arena.close for arena in self._arenas]
+        if self._owns_device:
+            steps.append(self._device.close)
+        errors: list[Exception] = []
+        for step in steps:
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - collected, and raised together below
+                errors.append(error)
+        self._tensors = ()
+        if errors:
+            raise BrokenError(f"close: {len(errors)} of {len(steps)} steps failed: {errors}") from errors[0]
+
+    def abandon(self, *objects: object) -> None:
+        """Leave everything that a straggler may touch where it is, for good, `objects` too (I2)."""
+        self.submission.stop(join=False)
+        for arena in self._arenas:
+            arena.abandon()
+        keep_for_good(self._tensors, self._arenas, self.handlers, self._device, *objects)

@@ -1,0 +1,80 @@
+"""Getting work off the owner's thread and its outcome back onto it. Knows nothing of what the work is."""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+JOIN_S = 5.0
+"""How long a stop waits for the thread; it is a daemon, so a stuck one cannot keep the process."""
+
+
+class SubmissionThread:
+    """Runs what it is given, in order, on one daemon thread: driver calls that are too slow for a loop."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="aiokvoffload-submission", daemon=True)
+        self._thread.start()
+
+    def put(self, work: Callable[[], None]) -> None:
+        """Run `work` after everything put before."""
+        self._work.put(work)
+
+    def flush(self) -> None:
+        """Block until everything put so far has run."""
+        done = threading.Event()
+        self._work.put(done.set)
+        done.wait()
+
+    def stop(self, *, join: bool = True) -> None:
+        """End after what has been put; without `join` do not wait for that."""
+        self._work.put(None)
+        if join:
+            self._thread.join(JOIN_S)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except Exception:  # whoever waits for later work would hang (fault 27)
+                logger.exception("work on the submission thread failed")
+            work = None  # an idle thread must not keep the last job alive
+
+
+class Handover:
+    """Carries calls from other threads to the owner's, one hop to its loop for all that are pending.
+
+    Without a loop they stay until the owner calls `run`.
+    """
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._hop_pending = False
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on the owner is the thread of `loop`."""
+        self._loop = loop
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the owner call `call()`. From any thread."""
+        self._calls.append(call)
+        if self._loop is None or self._hop_pending:
+            return
+        self._hop_pending = True
+        try:
+            self._loop.call_soon_threadsafe(self.run)
+        except RuntimeError:  # the loop has closed: nobody is left to tell, and the device's work goes on (fault 34)
+            self._hop_pending = False
+
+    def run(self) -> None:
+        """Make all pending calls, on the owner's thread."""
+        # Before looking: what is posted from here on either is seen below or schedules a hop of its own.
+        self._hop_pending = False
+        while self._calls:
+            self._calls.popleft()()

@@ -1,0 +1,153 @@
+"""CUDA, and any other accelerator that torch offers.
+
+Knows torch's streams and events. torch has two kinds of each, generic and CUDA's own, and mixing them in the wrong
+order reads memory of the wrong type inside torch; here is the one place that knows which may meet which.
+"""
+
+import ctypes
+import mmap
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+
+from aiokvoffload.base import Event, Stream
+from aiokvoffload.device.base import Device, device_errors
+from aiokvoffload.device.driver import CudaDriver
+
+_cuda: Any = torch.cuda  # its streams and events have no type annotations
+
+CLOCK_AGE_LIMIT_S = 1.0
+"""The device's clock and the host's drift apart by some ten microseconds in a second."""
+POPULATE_THREADS = 8
+_MADV_POPULATE_WRITE = 23
+
+
+class AcceleratorDevice(Device):
+    """An accelerator that torch knows.
+
+    Attributes:
+        driver: the CUDA driver, or `None` on other accelerators (ROCm included).
+    """
+
+    def __init__(self, torch_device: torch.device) -> None:
+        index = torch_device.index if torch_device.index is not None else torch.accelerator.current_device_index()
+        self.torch_device = torch.device(torch_device.type, index)
+        self.name = torch_device.type
+        self._is_cuda = torch_device.type == "cuda"
+        self.driver = CudaDriver(index) if self._is_cuda and torch.version.hip is None else None
+        self._clock_stream = self.create_stream(priority=-1)
+        self._clock_event: Any = None
+        self._clock_time_s = 0.0
+
+    def create_stream(self, *, priority: int = 0) -> Stream:
+        """A stream of torch's pool; negative priorities run first."""
+        if self._is_cuda:
+            return cast("Stream", _cuda.Stream(self.torch_device, priority=priority))
+        return torch.Stream(self.torch_device, priority=priority)
+
+    def destroy_stream(self, stream: Stream) -> None:
+        """Nothing to do: streams belong to torch's pool."""
+
+    def current_stream(self) -> Stream:
+        """This thread's current stream of the device."""
+        if self._is_cuda:
+            return torch.cuda.current_stream(self.torch_device)
+        return torch.accelerator.current_stream(self.torch_device)
+
+    @contextmanager
+    def use(self, stream: Stream) -> Iterator[None]:
+        """Make `stream` and its device current in this thread."""
+        device_index = torch.accelerator.current_device_index()
+        previous = torch.accelerator.current_stream(self.torch_device)
+        torch.accelerator.set_stream(cast("torch.Stream", stream))
+        try:
+            yield
+        finally:
+            torch.accelerator.set_stream(previous)
+            torch.accelerator.set_device_index(device_index)
+
+    def enqueue(self, stream: Stream, function: Callable[[], None]) -> None:
+        """Run `function` now, so that what it launches goes to `stream`."""
+        with self.use(stream):
+            function()
+
+    def _record(self, stream: Stream) -> Event:
+        # CUDA's own event lets go of the GIL while it is recorded, which may block when the device's queue is full.
+        event: Any = (
+            _cuda.Event(enable_timing=True) if self._is_cuda else torch.Event(self.torch_device, enable_timing=True)
+        )
+        event.record(self._own(stream))
+        return cast("Event", event)
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Make later work of `stream` wait for `event`."""
+        with device_errors("wait"):
+            # Asked of the event: a generic stream would take CUDA's own event for a generic one.
+            cast("Any", event).wait(self._own(stream))
+
+    def _own(self, stream: Any) -> Any:
+        """The stream as the kind that both kinds of event understand."""
+        if not self._is_cuda or isinstance(stream, torch.cuda.Stream):
+            return stream
+        return _cuda.Stream(
+            stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type
+        )
+
+    def elapsed_s(self, start: Event, end: Event) -> float:
+        """Seconds between two completed events, to about half a microsecond."""
+        with device_errors("elapsed time"):
+            return float(cast("Any", start).elapsed_time(end)) / 1e3
+
+    def completed_at(self, event: Event) -> float:
+        """Counted from an event whose time on the host is known; now, where there is none."""
+        if self._clock_event is None:
+            return time.perf_counter()
+        return self._clock_time_s + self.elapsed_s(self._clock_event, event)
+
+    def synchronize_clock(self) -> None:
+        """Take a new base for `completed_at` when the old one is a second old."""
+        before_s = time.perf_counter()
+        if self._clock_event is not None and before_s - self._clock_time_s < CLOCK_AGE_LIMIT_S:
+            return
+        event = self.record(self._clock_stream)
+        with device_errors("synchronize"):
+            event.synchronize()
+        self._clock_time_s = (before_s + time.perf_counter()) / 2
+        self._clock_event = event
+
+    def pin(self, address: int, size_bytes: int) -> None:
+        """Fault the pages in with several threads, then register them: twice as fast as registering alone."""
+        if self.driver is None:
+            raise OSError(f"no way to register memory with {self.name}")
+        _populate(address, size_bytes)
+        self.driver.register(address, size_bytes)
+
+    def unpin(self, address: int, size_bytes: int) -> None:
+        """Unregister the range."""
+        if self.driver is not None:
+            self.driver.unregister(address)
+
+    def close(self) -> None:
+        """Let go of the driver's context."""
+        self._clock_event = None
+        if self.driver is not None:
+            driver, self.driver = self.driver, None
+            driver.close()
+
+    def __repr__(self) -> str:
+        return f"AcceleratorDevice({self.torch_device}, driver {'yes' if self.driver else 'no'})"
+
+
+def _populate(address: int, size_bytes: int) -> None:
+    """Touch all pages. Where the kernel cannot (before 5.14), registration does it, on one thread."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    share_bytes = -(-size_bytes // POPULATE_THREADS // mmap.PAGESIZE) * mmap.PAGESIZE
+    with ThreadPoolExecutor(POPULATE_THREADS, thread_name_prefix="aiokvoffload-populate") as threads:
+        for offset in range(0, size_bytes, share_bytes):
+            length = min(share_bytes, size_bytes - offset)
+            threads.submit(libc.madvise, address + offset, length, _MADV_POPULATE_WRITE)
