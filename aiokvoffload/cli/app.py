@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import importlib.util
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -60,6 +61,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` on uvloop where it is installed, else on asyncio."""
     # On the host device torch's work comes from streams, threads already: a pool of more would only starve the loop.
     torch.set_num_threads(1)
+    # What is loaded by now stays: a full collection would walk all of torch on the loop, a tenth of a second each time.
+    gc.freeze()
     has_uvloop = importlib.util.find_spec("uvloop") is not None
     loop_factory = importlib.import_module("uvloop").new_event_loop if has_uvloop else None
     with asyncio.Runner(loop_factory=loop_factory) as runner:

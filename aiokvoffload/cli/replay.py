@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from aiokvoffload.cache.pool import PoolStatistics
 from aiokvoffload.cli.blocks import BlockAllocator, as_kv_caches, make_pool
 from aiokvoffload.cli.clocked import ManagerClock
 from aiokvoffload.cli.pattern import Pattern
@@ -19,7 +20,7 @@ from aiokvoffload.config import CPUOffloadingConfig
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.spec import CPUOffloadingSpec
-from aiokvoffload.cpu.worker_statistics import DirectionStatistics
+from aiokvoffload.cpu.worker_statistics import DirectionStatistics, WorkerStatistics
 from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import ArgumentError
 from aiokvoffload.service.results import ServiceStatistics
@@ -186,9 +187,10 @@ def streams(statistics: ServiceStatistics, direction: Direction) -> list[Directi
 
 def count_leaks(allocator: BlockAllocator, statistics: ServiceStatistics) -> int:
     """What a closed service should not have left: GPU blocks in use, pins, unfinished slots, transfers."""
-    pools = statistics.manager.pools
+    pools: tuple[PoolStatistics, ...] = statistics.manager.pools
     slots = sum(pool.pinned + pool.writing + pool.quarantined for pool in pools)
-    transfers = statistics.jobs_in_flight + sum(worker.jobs_in_flight for worker in statistics.workers)
+    workers: tuple[WorkerStatistics, ...] = statistics.workers
+    transfers = statistics.jobs_in_flight + sum(worker.jobs_in_flight for worker in workers)
     return allocator.statistics().in_use + slots + transfers + statistics.requests + statistics.waiting_flows
 
 
