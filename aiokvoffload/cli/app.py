@@ -57,12 +57,16 @@ def _only_offload_errors(error: Exception) -> str | None:
     return str(first)
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on uvloop where it is installed, else on asyncio."""
+def own_process() -> None:
+    """Set what only a program may decide for its whole process, as a server would, so that its loop stays free."""
     # On the host device torch's work comes from streams, threads already: a pool of more would only starve the loop.
     torch.set_num_threads(1)
     # What is loaded by now stays: a full collection would walk all of torch on the loop, a tenth of a second each time.
     gc.freeze()
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` on uvloop where it is installed, else on asyncio."""
     has_uvloop = importlib.util.find_spec("uvloop") is not None
     loop_factory = importlib.import_module("uvloop").new_event_loop if has_uvloop else None
     with asyncio.Runner(loop_factory=loop_factory) as runner:

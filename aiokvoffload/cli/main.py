@@ -4,7 +4,7 @@ import sys
 
 _missing: str | None = None
 try:
-    from aiokvoffload.cli.app import app
+    from aiokvoffload.cli.app import app, own_process
 except ModuleNotFoundError as error:
     _missing = (error.name or "").partition(".")[0]
     if _missing not in {"rich", "typer"}:
@@ -16,6 +16,7 @@ def main() -> int:
     if _missing is not None:
         print(f"aiokvoffload: {_missing} is missing: pip install 'aiokvoffload[cli]'", file=sys.stderr)
         return 2
+    own_process()
     app()
     return 0
 
