@@ -40,3 +40,4 @@ def test_every_slot_is_free_or_taken_exactly_once(steps: list[tuple[bool, int, o
         assert sorted([*taken, *free]) == list(range(24))
         assert free.count == 24 - len(taken)
         assert free._size_classes == FreeRuns(24, taken)._size_classes
+        assert free._filled == FreeRuns(24, taken)._filled
