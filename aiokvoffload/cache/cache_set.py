@@ -122,9 +122,11 @@ class CacheSet:
         if not absent:
             return absent
         # One pass each in C; only if one finds something, a loop looks for what it was.
-        suffixes = set(map(itemgetter(GROUP_SUFFIX), absent))
         distinct = set(absent)
-        if set(map(type, absent)) != {bytes} or not suffixes <= self._cache_by_suffix.keys() or suffixes & distinct:
+        if set(map(type, absent)) != {bytes}:
+            self.require_keys(absent)
+        suffixes = set(map(itemgetter(GROUP_SUFFIX), absent))
+        if not suffixes <= self._cache_by_suffix.keys() or suffixes & distinct:
             self.require_keys(absent)
         if len(distinct) < len(absent):
             key, times = Counter(absent).most_common(1)[0]
@@ -143,22 +145,16 @@ class CacheSet:
 
     def pin_leading(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
         """Hold the leading keys that can be read now, for reading."""
+        known = keys[: self.count_leading(keys)]  # refuses bad keys before anything is held
         slots: list[int] = []
         record = []
-        for cache, run in self._runs(keys):
-            try:
-                run_slots, held = cache.pin_leading(run)
-            except TypeError:
-                self.require_keys(keys)
-                raise
+        for cache, run in self._runs(known):
+            run_slots, held = cache.pin_leading(run)
             slots += run_slots
             record.append((cache, held))
             if len(run_slots) < len(run):
                 break
-        if len(slots) < len(keys):
-            self.require_keys((keys[len(slots)],))
-            keys = keys[: len(slots)]
-        return KeysInSlots(keys, slots, record)
+        return KeysInSlots(known[: len(slots)], slots, record)
 
     def reserve(
         self, chain: Sequence[OffloadKey], offered: Sequence[OffloadKey], protected: Collection[OffloadKey]

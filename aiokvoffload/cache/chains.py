@@ -29,12 +29,12 @@ def in_chain_order(keys: Sequence[OffloadKey], span_by_group: Mapping[bytes, int
     keys_by_group = split_by_group(keys)
     if len(keys_by_group) < 2:
         return keys
-    ranked = [
-        ((index - len(chain)) * span_by_group[suffix], order, key)
-        for order, (suffix, chain) in enumerate(keys_by_group.items())
-        for index, key in enumerate(chain)
-    ]
-    return [key for _, _, key in sorted(ranked)]
+    ranked = []
+    for order, (suffix, chain) in enumerate(keys_by_group.items()):
+        span = span_by_group[suffix]
+        # Where chunks start together the longest goes first, so that a cut leaves no shorter ones beyond its end.
+        ranked += [((index - len(chain)) * span, -span, order, key) for index, key in enumerate(chain)]
+    return [key for *_, key in sorted(ranked)]
 
 
 def group_suffix(group_idx: int) -> bytes:

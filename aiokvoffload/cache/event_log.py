@@ -53,7 +53,10 @@ class EventLog:
     def _append_by_group(self, kind: EventKind, keys: Sequence[OffloadKey], reason: RemovalReason | None) -> None:
         if not keys:
             return
-        for group_keys in (keys,) if self._num_groups == 1 else split_by_group(keys).values():
+        if self._num_groups == 1:
+            self._append(kind, keys, reason)
+            return
+        for _, group_keys in sorted(split_by_group(keys).items()):
             self._append(kind, group_keys, reason)
 
     def _append(self, kind: EventKind, keys: Collection[OffloadKey], reason: RemovalReason | None) -> None:

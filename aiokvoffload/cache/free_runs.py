@@ -20,7 +20,7 @@ class FreeRuns:
         count: how many are free; not to be changed from outside.
     """
 
-    __slots__ = ("_size_classes", "_start_by_stop", "_stop_by_start", "count")
+    __slots__ = ("_filled", "_size_classes", "_start_by_stop", "_stop_by_start", "count")
 
     def __init__(self, num_slots: int, taken: Iterable[int] = ()) -> None:
         self.count = 0
@@ -28,6 +28,7 @@ class FreeRuns:
         self._start_by_stop: dict[int, int] = {}
         # Class i holds the starts of runs of 2**(i-1) up to 2**i - 1 slots; dicts, since popitem() is O(1) and ordered.
         self._size_classes: list[dict[int, None]] = [{} for _ in range(num_slots.bit_length() + 1)]
+        self._filled = 0  # bit i is set while class i has runs
         previous = -1
         for slot in (*sorted(taken), num_slots):
             self._add(previous + 1, slot)
@@ -57,7 +58,7 @@ class FreeRuns:
         self._start_by_stop.clear()
         for size_class in self._size_classes:
             size_class.clear()
-        self.count = 0
+        self._filled = self.count = 0
         return slots
 
     def give(self, slots: Iterable[int]) -> None:
@@ -72,28 +73,30 @@ class FreeRuns:
             self._add(start if before is None else before, stop if after is None else after)
 
     def _pop_run(self, wanted: int) -> Run:
-        classes = self._size_classes
-        fitting = (wanted - 1).bit_length() + 1
-        # First the classes whose every run is long enough, shortest first; then the longest of what is shorter.
-        for index in (*range(fitting, len(classes)), *range(min(fitting, len(classes)) - 1, 0, -1)):
-            if classes[index]:
-                start = next(reversed(classes[index]))
-                stop = self._stop_by_start[start]
-                self._remove(start, stop)
-                return start, stop
-        raise IndexError(f"no free run left for {wanted} slots")
+        fitting = (wanted - 1).bit_length() + 1  # the lowest class whose every run is long enough
+        longer = self._filled >> fitting
+        index = fitting + (longer & -longer).bit_length() - 1 if longer else self._filled.bit_length() - 1
+        start = next(reversed(self._size_classes[index]))
+        stop = self._stop_by_start[start]
+        self._remove(start, stop)
+        return start, stop
 
     def _add(self, start: int, stop: int) -> None:
         if start < stop:
+            index = (stop - start).bit_length()
             self._stop_by_start[start] = stop
             self._start_by_stop[stop] = start
-            self._size_classes[(stop - start).bit_length()][start] = None
+            self._size_classes[index][start] = None
+            self._filled |= 1 << index
             self.count += stop - start
 
     def _remove(self, start: int, stop: int) -> None:
+        index = (stop - start).bit_length()
         del self._stop_by_start[start]
         del self._start_by_stop[stop]
-        del self._size_classes[(stop - start).bit_length()][start]
+        del self._size_classes[index][start]
+        if not self._size_classes[index]:
+            self._filled ^= 1 << index
         self.count -= stop - start
 
 

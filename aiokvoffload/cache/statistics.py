@@ -58,4 +58,3 @@ class ManagerCounts:
     failed_loads: int = 0
     cleared: int = 0
     resets: int = 0
-    dropped_events: int = 0

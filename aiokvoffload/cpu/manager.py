@@ -35,8 +35,8 @@ from aiokvoffload.registry import resolve
 CPU_TIER = "cpu"
 """Name of this tier in events."""
 
-_SHED_PER_PREPARE = 256
-"""Entries of dropped containers that are freed in passing: some 20 µs, and more than a call can usually fill."""
+_SHED_PER_CALL, _SHED_PER_KEY = 128, 4
+"""Entries of dropped containers that are freed in passing: more than the same call can add to living ones."""
 
 
 class CPUOffloadingManager(OffloadingManager):
@@ -97,7 +97,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def prepare_load(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareLoadOutput:
         """Pin the leading readable keys; asserts nothing about what an earlier lookup said (I3)."""
-        self._discarded.shed(_SHED_PER_PREPARE)
+        self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
         readable, slots, record = self._caches.pin_leading(keys)
         self._count_use(self._caches.in_chain_order(readable), ctx)
         self._counts.loaded += len(readable)
@@ -122,7 +122,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def prepare_store(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareStoreOutput | None:
         """Reserve slots for what is absent and worth storing; `None` if nothing fits, and nothing has left (I6)."""
-        self._discarded.shed(_SHED_PER_PREPARE)
+        self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
         chain = self._caches.in_chain_order(keys)
         absent = self._caches.absent(keys)
         if chain is not keys:

@@ -59,8 +59,12 @@ class RecencyList:
     def present(self, keys: Collection[OffloadKey]) -> list[OffloadKey]:
         """Those of the keys that are here, in the order given."""
         newer, oldest, aside = self._newer, self._oldest, self._aside
-        if newer.keys().isdisjoint(keys) and oldest.keys().isdisjoint(keys) and aside.keys().isdisjoint(keys):
-            return []  # the usual answer for the new part of a chain, found without a loop in Python
+        # The usual answer for the new part of a chain is none, and is found without a loop in Python.
+        if newer.keys().isdisjoint(keys):
+            if not oldest and not aside:
+                return []
+            if oldest.keys().isdisjoint(keys) and aside.keys().isdisjoint(keys):
+                return []
         return [key for key in keys if key in newer or key in oldest or key in aside]
 
     def remove(self, keys: Collection[OffloadKey]) -> list[OffloadKey]:

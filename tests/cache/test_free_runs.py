@@ -1,0 +1,43 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiokvoffload.cache.free_runs import FreeRuns, runs_of
+
+
+def test_a_long_enough_run_is_taken_in_one_piece() -> None:
+    free = FreeRuns(100, taken=[10, 50])
+    assert list(runs_of(free.take(45))) == [(51, 96)]
+    assert list(runs_of(free.take(8))) == [(0, 8)]
+
+
+def test_slots_that_come_back_join_their_neighbours() -> None:
+    free = FreeRuns(9)
+    slots = free.take(9)
+    free.give(slots[0:3])
+    free.give(slots[6:9])
+    free.give(slots[3:6])
+    assert repr(free) == "FreeRuns(9 slots in 1 runs)"
+    assert free.take(9) == list(range(9))
+
+
+def test_single_slots_do_not_cut_long_runs() -> None:
+    free = FreeRuns(100, taken=[1])
+    assert free.take(1) == [0]
+    assert list(runs_of(free.take(98))) == [(2, 100)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.randoms(use_true_random=False)), max_size=40))
+def test_every_slot_is_free_or_taken_exactly_once(steps: list[tuple[bool, int, object]]) -> None:
+    free, taken = FreeRuns(24), list[int]()
+    for gives, count, random in steps:
+        if gives:
+            random.shuffle(taken)  # type: ignore[attr-defined]
+            free.give(taken[:count])
+            taken = taken[count:]
+        else:
+            taken += free.take(min(count, free.count))
+        assert sorted([*taken, *free]) == list(range(24))
+        assert free.count == 24 - len(taken)
+        assert free._size_classes == FreeRuns(24, taken)._size_classes
+        assert free._filled == FreeRuns(24, taken)._filled

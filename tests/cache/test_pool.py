@@ -1,0 +1,169 @@
+import pytest
+
+from aiokvoffload.base import OffloadKey
+from aiokvoffload.cache.free_runs import runs_of
+from aiokvoffload.cache.pool import ChunkPool, Held
+from aiokvoffload.errors import ArgumentError, InternalError
+from aiokvoffload.testing.policy import make_keys
+
+
+def store(pool: ChunkPool, keys: list[OffloadKey], evicted: list[OffloadKey] | None = None) -> Held:
+    held = pool.reserve(keys, evicted or [])
+    pool.end_write(held)
+    return held
+
+
+def states(pool: ChunkPool) -> tuple[int, ...]:
+    now = pool.statistics()
+    assert now.free + now.writing + now.pinned + now.evictable + now.quarantined == now.capacity
+    return now.free, now.writing, now.pinned, now.evictable, now.quarantined
+
+
+def test_a_slot_passes_through_its_states_and_they_add_up() -> None:
+    """I7."""
+    pool = ChunkPool(4)
+    keys = make_keys(1, 2)
+    assert states(pool) == (4, 0, 0, 0, 0)
+    write = pool.reserve(keys)
+    assert states(pool) == (2, 2, 0, 0, 0)
+    pool.check_integrity([], [write])
+    pool.end_write(write)
+    assert states(pool) == (2, 0, 0, 2, 0)
+    _, read, newly_held = pool.pin_leading(keys[:1])
+    assert list(newly_held) == keys[:1]
+    assert states(pool) == (2, 0, 1, 1, 0)
+    pool.drop(keys[:1])
+    assert states(pool) == (2, 0, 0, 1, 1)
+    pool.check_integrity([read], [])
+    assert list(pool.unpin(read)) == []
+    assert states(pool) == (3, 0, 0, 1, 0)
+    pool.check_integrity([], [])
+
+
+def test_a_chain_gets_adjacent_increasing_slots() -> None:
+    pool = ChunkPool(100)
+    store(pool, make_keys(*range(30)))
+    held = store(pool, make_keys(*range(30, 60)))
+    assert list(runs_of(held)) == [(30, 60)]
+    assert list(held.values()) == make_keys(*range(30, 60))
+
+
+def test_evicted_slots_are_reused_in_increasing_order() -> None:
+    pool = ChunkPool(8)
+    keys = make_keys(*range(8))
+    store(pool, keys)
+    held = store(pool, make_keys(10, 11, 12), evicted=[keys[5], keys[4], keys[3]])
+    assert list(held) == [3, 4, 5]
+    pool.check_integrity([], [])
+
+
+def test_pins_are_counted() -> None:
+    pool = ChunkPool(2)
+    keys = make_keys(1, 2)
+    store(pool, keys)
+    _, first, _ = pool.pin_leading(keys)
+    _, second, newly_held = pool.pin_leading(keys[:1])
+    assert list(newly_held) == []
+    assert list(pool.unpin(first)) == keys[1:]
+    assert states(pool) == (0, 0, 1, 1, 0)
+    assert list(pool.unpin(second)) == keys[:1]
+
+
+def test_a_key_named_twice_in_one_call_is_pinned_once() -> None:
+    pool = ChunkPool(2)
+    store(pool, make_keys(1))
+    slots, held, _ = pool.pin_leading(make_keys(1, 1))
+    assert slots == [0, 0]
+    assert list(pool.unpin(held)) == make_keys(1)
+    pool.check_integrity([], [])
+
+
+def test_a_pin_released_twice_is_an_underflow() -> None:
+    """Fault 16."""
+    pool = ChunkPool(2)
+    store(pool, make_keys(1))
+    _, held, _ = pool.pin_leading(make_keys(1))
+    pool.unpin(held)
+    with pytest.raises(InternalError, match="slot 0 is unpinned but not pinned"):
+        pool.unpin(held)
+    with pytest.raises(InternalError, match="which nobody writes"):
+        pool.end_write(held)
+
+
+def test_only_readable_leading_keys_are_pinned() -> None:
+    """I4: a key that is being written is not readable."""
+    pool = ChunkPool(4)
+    store(pool, make_keys(1, 3))
+    pool.reserve(make_keys(2))
+    slots, _, _ = pool.pin_leading(make_keys(1, 2, 3))
+    assert slots == [0]
+
+
+def test_a_dropped_key_that_is_being_written_leaves_its_slot_quarantined_until_the_write_ends() -> None:
+    pool = ChunkPool(2)
+    old = pool.reserve(make_keys(1))
+    pool.drop(make_keys(1))
+    new = pool.reserve(make_keys(1))
+    assert not set(old) & set(new)
+    assert states(pool) == (0, 1, 0, 0, 1)
+    pool.end_write(old)
+    assert states(pool) == (1, 1, 0, 0, 0)
+    pool.check_integrity([], [new])
+
+
+def test_a_clear_quarantines_what_is_held_and_frees_the_rest() -> None:
+    """Fault 53."""
+    pool = ChunkPool(8)
+    keys = make_keys(*range(5))
+    store(pool, keys)
+    _, read, _ = pool.pin_leading(keys[:2])
+    write = pool.reserve(make_keys(10))
+    assert pool.clear().keys() == {*keys, *make_keys(10)}
+    assert states(pool) == (5, 0, 0, 0, 3)
+    new = pool.reserve(make_keys(*range(5)))
+    assert not set(new) & {*read, *write}
+    pool.unpin(read)
+    pool.end_write(write)
+    assert states(pool) == (3, 5, 0, 0, 0)
+    pool.check_integrity([], [new])
+
+
+@pytest.mark.parametrize("evicted", [make_keys(1, 1), make_keys(7), make_keys(2)], ids=["twice", "absent", "pinned"])
+def test_a_policy_that_evicts_what_it_must_not_is_found_out(evicted: list[OffloadKey]) -> None:
+    pool = ChunkPool(4)
+    store(pool, make_keys(1, 2))
+    pool.pin_leading(make_keys(2))
+    with pytest.raises(InternalError, match="is evicted"):
+        pool.reserve(make_keys(3, 4), evicted)
+
+
+def test_more_keys_than_slots_are_refused_before_anything_changes() -> None:
+    pool = ChunkPool(2)
+    with pytest.raises(InternalError, match="3 keys need 1 slots more"):
+        pool.reserve(make_keys(1, 2, 3))
+    pool.check_integrity([], [])
+
+
+def test_the_integrity_check_finds_a_lost_slot() -> None:
+    pool = ChunkPool(4)
+    store(pool, make_keys(1, 2))
+    del pool.slots[make_keys(1)[0]]
+    with pytest.raises(InternalError, match="each slot once"):
+        pool.check_integrity([], [])
+
+
+def test_the_integrity_check_finds_a_pin_that_no_load_holds() -> None:
+    pool = ChunkPool(4)
+    store(pool, make_keys(1, 2))
+    pool.pin_leading(make_keys(1))
+    with pytest.raises(InternalError, match="read by others"):
+        pool.check_integrity([], [])
+
+
+def test_a_pool_has_at_least_one_slot() -> None:
+    with pytest.raises(ArgumentError, match="num_slots must be at least 1, got 0"):
+        ChunkPool(0)
+
+
+def test_the_repr_counts_slots() -> None:
+    assert repr(ChunkPool(3)) == "ChunkPool(3 slots: 3 free, 0 writing, 0 pinned, 0 evictable, 0 quarantined)"
