@@ -81,6 +81,10 @@ class OffloadingWorker(ABC):
         """
 
     @abstractmethod
+    def fragments_per_chunk(self, group_idx: int) -> int:
+        """Copies that one chunk of a group takes: what a submission costs is counted in them."""
+
+    @abstractmethod
     def get_finished(self) -> list[TransferResult]:
         """Results since the last call. Stepped mode only.
 

@@ -60,6 +60,11 @@ class Selector:
         self._block_marks = np.zeros(num_physical_blocks, dtype=np.int64)
         self._slot_marks = np.zeros(num_slots, dtype=np.int64)
 
+    def fragments_per_chunk(self, group_idx: int) -> int:
+        """Blocks of a chunk times tensors of a block."""
+        route = self._routes[group_idx]
+        return route.blocks_per_chunk * len(route.layout.base_ptrs)
+
     def select(self, direction: Direction, blocks: GPULoadStoreSpec, chunk_ids: Ids) -> Selection:
         """Check one job and copy its ids.
 

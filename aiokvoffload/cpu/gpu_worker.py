@@ -238,6 +238,10 @@ class CPUOffloadingWorker(OffloadingWorker):
         """
         self._machinery.selector.check_blocks(blocks, "blocks")
 
+    def fragments_per_chunk(self, group_idx: int) -> int:
+        """Blocks of a chunk times tensors of a block; adjacent ones may still be merged."""
+        return self._machinery.selector.fragments_per_chunk(group_idx)
+
     def get_finished(self) -> list[TransferResult]:
         """Results since the last call, from any plain thread. Works after a close too.
 

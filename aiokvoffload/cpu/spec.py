@@ -65,6 +65,7 @@ class CPUOffloadingSpec(OffloadingSpec):
             device=open_device(config.device) if device is None else device,
             mode=config.mode,
             close_timeout_s=config.close_timeout_s,
+            owns_device=device is None,
         )
 
     def open(

@@ -145,6 +145,10 @@ class MockOffloadingWorker(OffloadingWorker):
     def validate_blocks(self, blocks: GPULoadStoreSpec) -> None:
         """Accepts everything: there is no memory to check against."""
 
+    def fragments_per_chunk(self, group_idx: int) -> int:
+        """One: nothing is cut short because of it."""
+        return 1
+
     def get_finished(self) -> list[TransferResult]:
         if self._mode is Mode.AWAITED:
             raise ModeError("get_finished belongs to stepped mode; await the transfers")
