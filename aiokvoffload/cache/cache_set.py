@@ -1,25 +1,23 @@
 """The caches of one tier, one per chunk size, addressed by keys of any group. Knows no requests and no tokens."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import wraps
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain as concatenated
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from operator import itemgetter
+from typing import NamedTuple
 
 from aiokvoffload.base import LookupResult, OffloadKey
-from aiokvoffload.cache.chains import GROUP_SUFFIX, group_suffix, in_chain_order, split_by_group
+from aiokvoffload.cache.chains import GROUP_SUFFIX, group_suffix, in_chain_order
 from aiokvoffload.cache.chunk_cache import ChunkCache
 from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.pool import Held, PoolStatistics
 from aiokvoffload.cache.prefix import count_leading, longest_common_position
 from aiokvoffload.config import GroupConfig
-from aiokvoffload.errors import ArgumentError, InternalError
+from aiokvoffload.errors import ArgumentError
 
 Record = Sequence[tuple[ChunkCache, Held]]
 """The slots that one transfer holds, by cache."""
-
-Result = TypeVar("Result")
 
 
 class KeysInSlots(NamedTuple):
@@ -28,22 +26,6 @@ class KeysInSlots(NamedTuple):
     keys: Sequence[OffloadKey]
     slots: Sequence[int]
     record: Record
-
-
-def _naming_bad_keys(
-    method: Callable[["CacheSet", Sequence[OffloadKey]], Result],
-) -> Callable[["CacheSet", Sequence[OffloadKey]], Result]:
-    """Turns what a bad key provokes into an `ArgumentError`; to look at every key beforehand would cost every call."""
-
-    @wraps(method)
-    def call(self: "CacheSet", keys: Sequence[OffloadKey]) -> Result:
-        try:
-            return method(self, keys)
-        except (KeyError, TypeError):
-            self.require_keys(keys)
-            raise
-
-    return call
 
 
 class CacheSet:
@@ -84,17 +66,21 @@ class CacheSet:
                 group_idx = int.from_bytes(key[GROUP_SUFFIX], "big")
                 raise ArgumentError(f"keys[{index}] is of group {group_idx}, there are {len(self._groups)} groups")
 
-    @_naming_bad_keys
     def in_chain_order(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys of one call, group after group, as one chain over all groups, head first."""
-        return keys if len(self._groups) == 1 else in_chain_order(keys, self._span_by_suffix)
+        if len(self._groups) == 1:
+            return keys
+        try:
+            return in_chain_order(keys, self._span_by_suffix)
+        except (KeyError, TypeError):
+            self.require_keys(keys)
+            raise
 
     def lookup(self, key: OffloadKey) -> LookupResult:
         """Say what `key` is now."""
         self.require_keys((key,))
         return self._cache_by_suffix[key[GROUP_SUFFIX]].lookup(key)
 
-    @_naming_bad_keys
     def count_leading(self, keys: Sequence[OffloadKey]) -> int:
         """Number of leading keys that are readable or being written."""
         count = 0
@@ -102,7 +88,8 @@ class CacheSet:
             count += (hits := count_leading(run, cache.slots))
             if hits < len(run):
                 break
-        self.require_keys(keys[count : count + 1])  # those before it are known, those behind it do not matter
+        if count < len(keys):
+            self.require_keys((keys[count],))  # those before it are known, those behind it do not matter
         return count
 
     def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:
@@ -118,37 +105,28 @@ class CacheSet:
             self.require_keys(concatenated.from_iterable(keys_by_group))
             raise
 
-    @_naming_bad_keys
-    def leading_readable(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
-        """The leading keys that can be read now."""
-        readable: list[OffloadKey] = []
-        for cache, run in self._runs(keys):
-            leading = cache.leading_readable(run)
-            readable += leading
-            if len(leading) < len(run):
-                break
-        self.require_keys(keys[len(readable) : len(readable) + 1])
-        return readable
-
-    @_naming_bad_keys
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys that have no slot, in the order given.
 
         Raises:
             ArgumentError: one of them is no key of a known group, or stands there twice.
         """
-        if self._only_cache is not None:
-            slots = self._only_cache.slots
-            absent = [key for key in keys if key not in slots]
-        else:
-            absent = [key for key in keys if key not in self._cache_by_suffix[key[GROUP_SUFFIX]].slots]
+        absent: list[OffloadKey] = []
+        for cache, run in self._runs(keys):
+            slots = cache.slots
+            try:
+                absent += [key for key in run if key not in slots]
+            except TypeError:
+                self.require_keys(keys)
+                raise
         if not absent:
             return absent
         # One pass each in C; only if one finds something, a loop looks for what it was.
-        well_formed = set(map(type, absent)) == {bytes} and min(map(len, absent)) > len(group_suffix(0))
-        if not well_formed or not {key[GROUP_SUFFIX] for key in absent} <= self._cache_by_suffix.keys():
+        suffixes = set(map(itemgetter(GROUP_SUFFIX), absent))
+        distinct = set(absent)
+        if set(map(type, absent)) != {bytes} or not suffixes <= self._cache_by_suffix.keys() or suffixes & distinct:
             self.require_keys(absent)
-        if len(set(absent)) < len(absent):
+        if len(distinct) < len(absent):
             key, times = Counter(absent).most_common(1)[0]
             raise ArgumentError(f"keys must be distinct, got {key!r} {times} times")
         return absent
@@ -163,14 +141,23 @@ class CacheSet:
         for cache, keys in self._by_cache(chain):
             cache.policy.refresh(keys)
 
-    def pin(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
-        """Hold readable keys for reading."""
+    def pin_leading(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
+        """Hold the leading keys that can be read now, for reading."""
         slots: list[int] = []
         record = []
         for cache, run in self._runs(keys):
-            run_slots, held = cache.pin(run)
+            try:
+                run_slots, held = cache.pin_leading(run)
+            except TypeError:
+                self.require_keys(keys)
+                raise
             slots += run_slots
             record.append((cache, held))
+            if len(run_slots) < len(run):
+                break
+        if len(slots) < len(keys):
+            self.require_keys((keys[len(slots)],))
+            keys = keys[: len(slots)]
         return KeysInSlots(keys, slots, record)
 
     def reserve(
@@ -186,20 +173,13 @@ class CacheSet:
         Returns:
             The reserved keys and the victims; `None` if there is room for nothing, and nothing has changed (I6).
         """
-        record, victims = [], []
-        for cache, part in self._by_cache(self._cut_to_room(chain, protected)):
-            reservation = cache.reserve(part, self._laid_out(part, offered), protected)
-            if reservation is not None:
-                record.append((cache, reservation.held))
-                victims += reservation.victims
-        if not record:
-            return None
-        if self._only_cache is not None:
-            held = record[0][1]
-            return KeysInSlots(list(held.values()), list(held), record), victims
-        slot_by_key = {key: slot for _, held in record for slot, key in held.items()}
-        keys = [key for key in offered if key in slot_by_key]
-        return KeysInSlots(keys, [slot_by_key[key] for key in keys], record), victims
+        if self._only_cache is not None:  # whose policy cuts
+            reservation = self._only_cache.reserve(chain, self._laid_out(chain, offered), protected)
+            if reservation is None:
+                return None
+            held, victims = reservation
+            return KeysInSlots(list(held.values()), list(held), [(self._only_cache, held)]), victims
+        return self._reserve_by_position(chain, offered, protected)
 
     def complete_read(self, record: Record, failed_keys: Collection[OffloadKey]) -> list[OffloadKey]:
         """End a read; returns the keys that were dropped because they could not be read."""
@@ -209,10 +189,15 @@ class CacheSet:
         """End a write; returns the keys that became readable."""
         return [key for cache, held in record for key in cache.complete_write(held, failed_keys)]
 
-    def release(self, record: Record) -> None:
-        """End a transfer and nothing else, as is right for one of an epoch that is over."""
+    def abandon_read(self, record: Record) -> None:
+        """End a read of an epoch that is over."""
         for cache, held in record:
-            cache.release(held)
+            cache.abandon_read(held)
+
+    def abandon_write(self, record: Record) -> None:
+        """End a write of an epoch that is over."""
+        for cache, held in record:
+            cache.abandon_write(held)
 
     def clear(self, pile: DiscardPile) -> int:
         """Drop every key at once; returns how many were readable."""
@@ -222,17 +207,14 @@ class CacheSet:
         """Slots by state, one entry per pool."""
         return tuple(cache.statistics() for cache in self._caches)
 
-    def check_integrity(self, records: Sequence[Record]) -> None:
-        """Check every cache, and that exactly the transfers of `records` hold slots (I7).
+    def check_integrity(self, reads: Sequence[Record], writes: Sequence[Record]) -> None:
+        """Check every cache, and that slots are held by exactly these transfers (I7).
 
         Raises:
             InternalError: it does not hold.
         """
         for cache in self._caches:
-            cache.check_integrity()
-            held = Counter(slot for record in records for owner, slots in record if owner is cache for slot in slots)
-            if dict(held) != cache.holds:
-                raise InternalError(f"slots are held by other transfers than those in flight: {cache!r}")
+            cache.check_integrity(_held_in(cache, reads), _held_in(cache, writes))
 
     def __repr__(self) -> str:
         return f"CacheSet({', '.join(map(repr, self._caches))})"
@@ -241,8 +223,12 @@ class CacheSet:
         """The keys in the order given, cut where the group changes."""
         if self._only_cache is not None:
             return ((self._only_cache, keys),)
-        runs = groupby(keys, key=lambda key: key[GROUP_SUFFIX])
-        return [(self._cache_by_suffix[suffix], list(run)) for suffix, run in runs]
+        try:
+            runs = groupby(keys, key=itemgetter(GROUP_SUFFIX))
+            return [(self._cache_by_suffix[suffix], list(run)) for suffix, run in runs]
+        except (KeyError, TypeError):
+            self.require_keys(keys)
+            raise
 
     def _by_cache(self, keys: Sequence[OffloadKey]) -> Sequence[tuple[ChunkCache, Sequence[OffloadKey]]]:
         """All keys of each cache, in the order given."""
@@ -260,9 +246,23 @@ class CacheSet:
         chosen = set(part)
         return [key for key in offered if key in chosen]
 
+    def _reserve_by_position(
+        self, chain: Sequence[OffloadKey], offered: Sequence[OffloadKey], protected: Collection[OffloadKey]
+    ) -> tuple[KeysInSlots, Sequence[OffloadKey]] | None:
+        record: list[tuple[ChunkCache, Held]] = []
+        victims: list[OffloadKey] = []
+        for cache, part in self._by_cache(self._cut_to_room(chain, protected)):
+            reservation = cache.reserve(part, self._laid_out(part, offered), protected)
+            if reservation is not None:
+                record.append((cache, reservation.held))
+                victims += reservation.victims
+        if not record:
+            return None
+        slot_by_key = {key: slot for _, held in record for slot, key in held.items()}
+        keys = [key for key in offered if key in slot_by_key]
+        return KeysInSlots(keys, [slot_by_key[key] for key in keys], record), victims
+
     def _cut_to_room(self, chain: Sequence[OffloadKey], protected: Collection[OffloadKey]) -> Sequence[OffloadKey]:
-        if self._only_cache is not None:
-            return chain  # its policy cuts
         room = {cache: cache.room_for(protected) for cache in self._caches}
         for index, key in enumerate(chain):
             cache = self._cache_by_suffix[key[GROUP_SUFFIX]]
@@ -270,3 +270,7 @@ class CacheSet:
                 return chain[:index]
             room[cache] -= 1
         return chain
+
+
+def _held_in(cache: ChunkCache, records: Sequence[Record]) -> list[Held]:
+    return [held for record in records for owner, held in record if owner is cache]

@@ -1,7 +1,6 @@
 """Slots and order kept in step: one pool and the policy that decides who leaves it. Knows no requests and no tokens."""
 
-from collections.abc import Collection, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from aiokvoffload.base import CachePolicy, LookupResult, OffloadKey
@@ -36,35 +35,23 @@ class ChunkCache:
         """The slot of every key that is readable or being written."""
         return self._pool.slots
 
-    @property
-    def holds(self) -> Mapping[int, int]:
-        """Number of transfers that touch a slot, by slot."""
-        return self._pool.holds
-
     def lookup(self, key: OffloadKey) -> LookupResult:
         """Say what `key` is now."""
-        if key not in self._pool.slots:
+        slot = self._pool.slots.get(key)
+        if slot is None:
             return LookupResult.MISS
-        return LookupResult.HIT_PENDING if key in self._pool.writing else LookupResult.HIT
+        return LookupResult.HIT_PENDING if slot in self._pool.writing else LookupResult.HIT
 
-    def leading_readable(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
-        """The leading keys that can be read now."""
-        leading = list(takewhile(self._pool.slots.__contains__, keys))
-        writing = self._pool.writing
-        if writing and not writing.isdisjoint(leading):
-            return list(takewhile(lambda key: key not in writing, leading))
-        return leading
-
-    def pin(self, keys: Sequence[OffloadKey]) -> tuple[list[int], Held]:
-        """Hold readable keys for reading; returns their slots and what to give to `complete_read`."""
-        slots, held, newly_held = self._pool.pin(keys)
+    def pin_leading(self, keys: Sequence[OffloadKey]) -> tuple[list[int], Held]:
+        """Hold the leading readable keys for reading; returns their slots and what to give to `complete_read`."""
+        slots, held, newly_held = self._pool.pin_leading(keys)
         self.policy.pin(newly_held)
         return slots, held
 
     def room_for(self, protected: Collection[OffloadKey]) -> int:
         """How many keys could be reserved now if `protected` must stay."""
-        slots, holds = self._pool.slots, self._pool.holds
-        spared = sum(slots[key] not in holds for key in set(protected) if key in slots)
+        resident = [key for key in set(protected) if key in self._pool.slots]
+        spared = len(resident) - self._pool.count_held(resident)
         return self._pool.free_count + self._pool.evictable_count - spared
 
     def reserve(
@@ -91,27 +78,41 @@ class ChunkCache:
         self.policy.pin(keys)
         return Reservation(held, admission.victims)
 
-    def complete_read(self, held: Held, failed_keys: Collection[OffloadKey]) -> list[OffloadKey]:
-        """End a read; keys that could not be read are dropped, unless they are others' by now. Returns the dropped."""
-        slots = self._pool.slots
-        failed = [key for slot, key in held.items() if key in failed_keys and slots.get(key) == slot]
-        self._drop(failed)
-        self.release(held)
+    def complete_read(self, held: Held, failed_keys: Collection[OffloadKey] = ()) -> list[OffloadKey]:
+        """End a read; keys that could not be read are dropped, unless they have other slots by now.
+
+        Returns:
+            The dropped keys.
+        """
+        failed = []
+        if failed_keys:
+            slots = self._pool.slots
+            failed = [key for slot, key in held.items() if key in failed_keys and slots.get(key) == slot]
+            self._drop(failed)
+        self.policy.unpin(self._pool.unpin(held))
         return failed
 
-    def complete_write(self, held: Held, failed_keys: Collection[OffloadKey]) -> Sequence[OffloadKey]:
-        """End a write; failed keys leave no trace, the others become readable. Returns the latter."""
-        written: Sequence[OffloadKey] = list(held.values())
+    def complete_write(self, held: Held, failed_keys: Collection[OffloadKey] = ()) -> Collection[OffloadKey]:
+        """End a write; failed keys leave no trace.
+
+        Returns:
+            The keys that became readable.
+        """
+        written: Collection[OffloadKey] = held.values()
         if failed_keys:
             self._drop([key for key in written if key in failed_keys])
             written = [key for key in written if key not in failed_keys]
-        self._pool.publish(written)
-        self.release(held)
+        self._pool.end_write(held)
+        self.policy.unpin(written)
         return written
 
-    def release(self, held: Held) -> None:
-        """End a transfer and nothing else, as is right for one of an epoch that is over."""
-        self.policy.unpin(self._pool.release(held))
+    def abandon_read(self, held: Held) -> None:
+        """End a read of an epoch that is over: its slots are quarantined, its keys mean nothing any more."""
+        self._pool.unpin(held)
+
+    def abandon_write(self, held: Held) -> None:
+        """End a write of an epoch that is over."""
+        self._pool.end_write(held)
 
     def clear(self, pile: DiscardPile) -> int:
         """Drop every key at once; what held them goes on the pile. Returns how many were readable."""
@@ -124,13 +125,13 @@ class ChunkCache:
         """Slots by state."""
         return self._pool.statistics()
 
-    def check_integrity(self) -> None:
+    def check_integrity(self, reads: Iterable[Held], writes: Iterable[Held]) -> None:
         """Check the pool, and that the policy orders exactly the pool's keys (I7).
 
         Raises:
             InternalError: it does not hold.
         """
-        self._pool.check_integrity()
+        self._pool.check_integrity(reads, writes)
         ordered = self.policy.export()
         if len(ordered) != len(self.policy) or sorted(ordered) != sorted(self._pool.slots):
             raise InternalError(f"the policy orders other keys than have slots: {self!r}")

@@ -21,7 +21,7 @@ class DiscardPile:
 
     def shed(self, count: int) -> None:
         """Free up to `count` entries."""
-        while count > 0 and self._containers:
+        while self._containers and count > 0:
             container = self._containers[-1]
             for _ in range(min(count, len(container))):
                 container.popitem()

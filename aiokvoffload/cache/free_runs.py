@@ -15,12 +15,15 @@ class FreeRuns:
     Args:
         num_slots: slots `0..num_slots - 1` exist.
         taken: those that are not free.
+
+    Attributes:
+        count: how many are free; not to be changed from outside.
     """
 
-    __slots__ = ("_count", "_size_classes", "_start_by_stop", "_stop_by_start")
+    __slots__ = ("_size_classes", "_start_by_stop", "_stop_by_start", "count")
 
     def __init__(self, num_slots: int, taken: Iterable[int] = ()) -> None:
-        self._count = 0
+        self.count = 0
         self._stop_by_start: dict[int, int] = {}
         self._start_by_stop: dict[int, int] = {}
         # Class i holds the starts of runs of 2**(i-1) up to 2**i - 1 slots; dicts, since popitem() is O(1) and ordered.
@@ -30,18 +33,15 @@ class FreeRuns:
             self._add(previous + 1, slot)
             previous = slot
 
-    def __len__(self) -> int:
-        return self._count
-
     def __iter__(self) -> Iterator[int]:
         for start, stop in self._stop_by_start.items():
             yield from range(start, stop)
 
     def __repr__(self) -> str:
-        return f"FreeRuns({self._count} slots in {len(self._stop_by_start)} runs)"
+        return f"FreeRuns({self.count} slots in {len(self._stop_by_start)} runs)"
 
     def take(self, count: int) -> list[int]:
-        """Take `count` slots, at most `len(self)`: one run if any is long enough, else as few runs as is cheap."""
+        """Take `count` slots, no more than are free: one run if any is long enough, else as few runs as is cheap."""
         slots: list[int] = []
         while (missing := count - len(slots)) > 0:
             start, stop = self._pop_run(missing)
@@ -57,7 +57,7 @@ class FreeRuns:
         self._start_by_stop.clear()
         for size_class in self._size_classes:
             size_class.clear()
-        self._count = 0
+        self.count = 0
         return slots
 
     def give(self, slots: Iterable[int]) -> None:
@@ -88,13 +88,13 @@ class FreeRuns:
             self._stop_by_start[start] = stop
             self._start_by_stop[stop] = start
             self._size_classes[(stop - start).bit_length()][start] = None
-            self._count += stop - start
+            self.count += stop - start
 
     def _remove(self, start: int, stop: int) -> None:
         del self._stop_by_start[start]
         del self._start_by_stop[stop]
         del self._size_classes[(stop - start).bit_length()][start]
-        self._count -= stop - start
+        self.count -= stop - start
 
 
 def runs_of(slots: Iterable[int]) -> Iterator[Run]:

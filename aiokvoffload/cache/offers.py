@@ -24,8 +24,10 @@ class OfferCounter:
         self._count_by_key: OrderedDict[OffloadKey, int] = OrderedDict()
 
     def count(self, keys: Sequence[OffloadKey]) -> None:
-        """Count an offer of a chain. One longer than the bound is counted from its head on, so that none of its keys
-        pushes out another."""
+        """Count an offer of a chain.
+
+        One longer than the bound is counted from its head on, so that none of its keys pushes out another.
+        """
         for key in reversed(keys[: self._max_keys]):
             self._count_by_key[key] = min(self._count_by_key.pop(key, 0) + 1, self._threshold)
         while len(self._count_by_key) > self._max_keys:

@@ -5,8 +5,10 @@ pinned* and *resident evictable* (readable, with or without somebody reading); *
 copy may still touch it). `free + writing + pinned + evictable + quarantined = capacity`, always (I7).
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, takewhile
 
 from aiokvoffload.base import OffloadKey
 from aiokvoffload.cache.free_runs import FreeRuns
@@ -31,39 +33,50 @@ class PoolStatistics:
 class ChunkPool:
     """The slots of one tier and chunk size.
 
-    Every transfer *holds* the slots it touches, a write like a read; holds are counted. A held slot is never handed out
-    again: if its key goes, it is quarantined until the last hold ends.
+    A transfer *holds* the slots it touches: a slot has one writer, or any number of readers. A held slot is never
+    handed out again: if its key goes, it is quarantined until the last hold ends.
 
     Attributes:
         slots: the slot of every key that is readable or being written; not to be changed from outside.
-        writing: those of them that are being written; not to be changed from outside.
-        holds: number of transfers that touch a slot, by slot; not to be changed from outside.
+        writing: those of the slots that are being written; not to be changed from outside.
 
     Raises:
         ArgumentError: `num_slots` is below 1.
     """
 
-    __slots__ = ("_capacity", "_free", "_quarantined", "holds", "slots", "writing")
+    __slots__ = ("_capacity", "_free", "_orphaned_reads", "_orphaned_writes", "_readers", "slots", "writing")
 
     def __init__(self, num_slots: int) -> None:
         if num_slots < 1:
             raise ArgumentError(f"num_slots must be at least 1, got {num_slots}")
         self._capacity = num_slots
         self._free = FreeRuns(num_slots)
-        self._quarantined: set[int] = set()
+        self._readers: dict[int, int] = {}
+        # Together these are the quarantined slots.
+        self._orphaned_reads: set[int] = set()
+        self._orphaned_writes: set[int] = set()
         self.slots: dict[OffloadKey, int] = {}
-        self.writing: set[OffloadKey] = set()
-        self.holds: dict[int, int] = {}
+        self.writing: set[int] = set()
 
     @property
     def free_count(self) -> int:
         """Slots that can be reserved without evicting anything."""
-        return len(self._free)
+        return self._free.count
+
+    @property
+    def pinned_count(self) -> int:
+        """Slots whose keys are readable and being read."""
+        return len(self._readers) - len(self._orphaned_reads)
 
     @property
     def evictable_count(self) -> int:
         """Slots whose keys are readable and held by nobody."""
-        return len(self.slots) - len(self.holds) + len(self._quarantined)
+        return len(self.slots) - len(self.writing) - self.pinned_count
+
+    def count_held(self, keys: Iterable[OffloadKey]) -> int:
+        """How many of the keys have a slot that is being written or read."""
+        slots = map(self.slots.get, keys)
+        return sum(slot in self.writing or slot in self._readers for slot in slots)
 
     def reserve(self, keys: Sequence[OffloadKey], evicted: Iterable[OffloadKey] = ()) -> Held:
         """Give slots to absent, distinct `keys`, adjacent and increasing where it can, and hold them as being written.
@@ -72,62 +85,65 @@ class ChunkPool:
             keys: in chain order.
             evicted: evictable keys that give up their slots first.
 
+        Returns:
+            What to give to `end_write`, in the order of `keys`.
+
         Raises:
-            InternalError: a key to evict is absent or held, or there is no room; nothing has changed.
+            InternalError: a key to evict is absent or held, or there is no room.
         """
-        freed = self._evictable_slots(evicted)
-        left = len(self._free) + len(freed) - len(keys)
-        if left < 0:
-            raise InternalError(f"{len(keys)} keys need {-left} slots more than are free: {self!r}")
-        for key in evicted:
-            del self.slots[key]
-        if left:
-            self._free.give(freed)
-            slots = self._free.take(len(keys))
-        else:  # A full cache turns over like this, and then no run need be joined only to be cut again.
-            slots = sorted(self._free.take_all() + freed) if self._free else sorted(freed)
+        slots = self._allocate(len(keys), self._take_from(evicted))
         self.slots.update(zip(keys, slots, strict=True))
-        self.writing.update(keys)
-        self.holds.update(dict.fromkeys(slots, 1))
+        self.writing.update(slots)
         return dict(zip(slots, keys, strict=True))
 
-    def publish(self, keys: Iterable[OffloadKey]) -> None:
-        """Make written keys readable; their slots stay held until `release`."""
-        self.writing.difference_update(keys)
+    def end_write(self, held: Held) -> None:
+        """End a write: its keys become readable; slots whose keys were dropped meanwhile become free.
 
-    def pin(self, keys: Iterable[OffloadKey]) -> tuple[list[int], Held, Collection[OffloadKey]]:
-        """Hold the slots of readable keys.
+        Raises:
+            InternalError: a slot is not being written; nothing has changed.
+        """
+        orphaned = [] if self.writing.issuperset(held) else [slot for slot in held if slot not in self.writing]
+        if not self._orphaned_writes.issuperset(orphaned):
+            raise InternalError(f"a write ends of slots {orphaned}, which nobody writes: {self!r}")
+        self.writing.difference_update(held)
+        self._orphaned_writes.difference_update(orphaned)
+        self._free.give(orphaned)
+
+    def pin_leading(self, keys: Iterable[OffloadKey]) -> tuple[list[int], Held, Collection[OffloadKey]]:
+        """Hold the slots of the leading keys that are readable.
 
         Returns:
-            The slots, one per key; what to give to `release`; and the keys that nobody held before.
+            Their slots, one per key; what to give to `unpin`; and the keys that nobody held before.
         """
-        slots = list(map(self.slots.__getitem__, keys))
-        held = dict(zip(slots, keys, strict=True))
-        if self.holds.keys().isdisjoint(held):
-            self.holds.update(dict.fromkeys(held, 1))
+        slots = list(map(self.slots.__getitem__, takewhile(self.slots.__contains__, keys)))
+        if not self.writing.isdisjoint(slots):
+            slots = list(takewhile(lambda slot: slot not in self.writing, slots))
+        held = dict(zip(slots, keys, strict=False))
+        if self._readers.keys().isdisjoint(held):
+            self._readers.update(dict.fromkeys(held, 1))
             return slots, held, held.values()
-        newly_held = [key for slot, key in held.items() if slot not in self.holds]
+        newly_held = [key for slot, key in held.items() if slot not in self._readers]
         for slot in held:
-            self.holds[slot] = self.holds.get(slot, 0) + 1
+            self._readers[slot] = self._readers.get(slot, 0) + 1
         return slots, held, newly_held
 
-    def release(self, held: Held) -> Collection[OffloadKey]:
-        """End one hold of each slot; quarantined slots that nobody holds any more become free.
+    def unpin(self, held: Held) -> Collection[OffloadKey]:
+        """End one read of each slot; those whose keys were dropped become free with their last reader.
 
         Returns:
             The keys that are evictable again.
 
         Raises:
-            InternalError: a slot is not held; nothing has changed.
+            InternalError: a slot is not being read; nothing has changed.
         """
-        counts = list(map(self.holds.get, held))
+        counts = list(map(self._readers.get, held))
         if None in counts:
-            raise InternalError(f"slot {list(held)[counts.index(None)]} is released but not held: {self!r}")
-        if not self._quarantined and counts.count(1) == len(counts):
+            raise InternalError(f"slot {list(held)[counts.index(None)]} is unpinned but not pinned: {self!r}")
+        if not self._orphaned_reads and counts.count(1) == len(counts):
             for slot in held:
-                del self.holds[slot]
+                del self._readers[slot]
             return held.values()
-        return self._release_shared(held)
+        return self._unpin_shared(held)
 
     def drop(self, keys: Iterable[OffloadKey]) -> None:
         """Take slots away from keys that are readable or being written; held slots are quarantined.
@@ -135,17 +151,17 @@ class ChunkPool:
         Raises:
             InternalError: a key has no slot.
         """
-        freed = []
         for key in keys:
             slot = self.slots.pop(key, None)
             if slot is None:
                 raise InternalError(f"{key!r} is dropped but has no slot: {self!r}")
-            self.writing.discard(key)
-            if slot in self.holds:
-                self._quarantined.add(slot)
+            if slot in self.writing:
+                self.writing.remove(slot)
+                self._orphaned_writes.add(slot)
+            elif slot in self._readers:
+                self._orphaned_reads.add(slot)
             else:
-                freed.append(slot)
-        self._free.give(freed)
+                self._free.give((slot,))
 
     def clear(self) -> dict[OffloadKey, int]:
         """Take the slots away from all keys, in time that does not depend on their number; quarantine held slots.
@@ -153,41 +169,43 @@ class ChunkPool:
         Returns:
             The old `slots`, for the caller to let go of little by little.
         """
+        self._orphaned_reads = set(self._readers)
+        self._orphaned_writes |= self.writing
+        self._free = FreeRuns(self._capacity, self._orphaned_reads | self._orphaned_writes)
         old_slots, self.slots, self.writing = self.slots, {}, set()
-        self._quarantined = set(self.holds)
-        self._free = FreeRuns(self._capacity, self.holds)
         return old_slots
 
     def statistics(self) -> PoolStatistics:
         """Slots by state."""
         return PoolStatistics(
             capacity=self._capacity,
-            free=len(self._free),
+            free=self._free.count,
             writing=len(self.writing),
-            pinned=len(self.holds) - len(self.writing) - len(self._quarantined),
+            pinned=self.pinned_count,
             evictable=self.evictable_count,
-            quarantined=len(self._quarantined),
+            quarantined=len(self._orphaned_reads) + len(self._orphaned_writes),
         )
 
-    def check_integrity(self) -> None:
-        """Check conservation (I7), slot by slot.
+    def check_integrity(self, reads: Iterable[Held], writes: Iterable[Held]) -> None:
+        """Check conservation (I7) slot by slot, and that slots are held by exactly these transfers.
 
         Raises:
-            InternalError: a slot is in no state or in two, or a hold or a write belongs to nothing.
+            InternalError: a slot is in no state or in two, or somebody holds it who should not.
         """
         of_keys = set(self.slots.values())
-        found = sorted([*self._free, *self.slots.values(), *self._quarantined])
-        if found != list(range(self._capacity)):
+        orphaned = [*self._orphaned_reads, *self._orphaned_writes]
+        if sorted([*self._free, *self.slots.values(), *orphaned]) != list(range(self._capacity)):
             raise InternalError(f"free, resident and quarantined slots are not each slot once: {self!r}")
-        if not self.holds.keys() <= of_keys | self._quarantined or min(self.holds.values(), default=1) < 1:
-            raise InternalError(f"a free slot is held, or a hold counts nothing: {self!r}")
-        if not self._quarantined <= self.holds.keys():
-            raise InternalError(f"a slot is quarantined though nobody holds it: {self!r}")
-        if any(self.holds.get(self.slots.get(key, -1)) != 1 for key in self.writing):
-            raise InternalError(f"a key is being written without its one writer: {self!r}")
-        counts = self.statistics()
-        if counts.free + counts.writing + counts.pinned + counts.evictable + counts.quarantined != counts.capacity:
-            raise InternalError(f"slots do not add up: {counts}")
+        if Counter(chain.from_iterable(reads)) != Counter(self._readers):
+            raise InternalError(f"slots are read by others than the loads under way: {self!r}")
+        if Counter(chain.from_iterable(writes)) != Counter([*self.writing, *self._orphaned_writes]):
+            raise InternalError(f"slots are written by others than the stores under way: {self!r}")
+        pinned = self._readers.keys() - self._orphaned_reads
+        if not (self._orphaned_reads <= self._readers.keys() and pinned <= of_keys and self.writing <= of_keys):
+            raise InternalError(f"a held slot is neither a key's nor quarantined: {self!r}")
+        now = self.statistics()
+        if now.free + now.writing + now.pinned + now.evictable + now.quarantined != now.capacity:
+            raise InternalError(f"slots do not add up: {now}")
 
     def __repr__(self) -> str:
         now = self.statistics()
@@ -196,21 +214,34 @@ class ChunkPool:
             f"{now.evictable} evictable, {now.quarantined} quarantined)"
         )
 
-    def _evictable_slots(self, keys: Iterable[OffloadKey]) -> list[int]:
-        slots = [self.slots.get(key, -1) for key in keys]
-        if -1 in slots or not self.holds.keys().isdisjoint(slots) or len(set(slots)) != len(slots):
-            raise InternalError(f"a policy evicts a key that is absent, held or named twice: {self!r}")
+    def _take_from(self, evicted: Iterable[OffloadKey]) -> list[int]:
+        try:
+            slots = list(map(self.slots.pop, evicted))
+        except KeyError as error:
+            raise InternalError(f"a key is evicted that is absent, or twice: {self!r}") from error
+        if not self._readers.keys().isdisjoint(slots) or not self.writing.isdisjoint(slots):
+            raise InternalError(f"a key is evicted while a transfer holds its slot: {self!r}")
         return slots
 
-    def _release_shared(self, held: Held) -> list[OffloadKey]:
+    def _allocate(self, count: int, freed: list[int]) -> list[int]:
+        left = self._free.count + len(freed) - count
+        if left < 0:
+            raise InternalError(f"{count} keys need {-left} slots more than are free: {self!r}")
+        if left:
+            self._free.give(freed)
+            return self._free.take(count)
+        # A full cache turns over like this, and then no run need be joined only to be cut again.
+        return sorted(freed + self._free.take_all() if self._free.count else freed)
+
+    def _unpin_shared(self, held: Held) -> list[OffloadKey]:
         evictable, freed = [], []
         for slot, key in held.items():
-            if self.holds[slot] > 1:
-                self.holds[slot] -= 1
+            if self._readers[slot] > 1:
+                self._readers[slot] -= 1
                 continue
-            del self.holds[slot]
-            if slot in self._quarantined:
-                self._quarantined.remove(slot)
+            del self._readers[slot]
+            if slot in self._orphaned_reads:
+                self._orphaned_reads.remove(slot)
                 freed.append(slot)
             else:
                 evictable.append(key)

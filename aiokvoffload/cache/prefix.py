@@ -6,11 +6,19 @@ from math import lcm
 
 from aiokvoffload.base import OffloadKey
 from aiokvoffload.config import GroupConfig
+from aiokvoffload.errors import ArgumentError
 
 
 def count_leading(keys: Sequence[OffloadKey], present: Container[OffloadKey]) -> int:
-    """Number of leading `keys` that are in `present`."""
-    return len(list(takewhile(present.__contains__, keys)))
+    """Number of leading `keys` that are in `present`.
+
+    Raises:
+        ArgumentError: a key cannot be looked up, so it is no key.
+    """
+    try:
+        return len(list(takewhile(present.__contains__, keys)))
+    except TypeError as error:
+        raise ArgumentError(f"keys must be a sequence of bytes: {error}") from error
 
 
 def longest_common_position(

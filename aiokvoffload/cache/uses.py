@@ -6,24 +6,35 @@ from aiokvoffload.base import OffloadKey
 
 
 class RequestUses:
-    """The keys that one request has used and offered, in the order in which it first did.
+    """The keys that one request has used and offered.
 
     Attributes:
         used: keys whose use was counted.
-        batches: number of calls that brought new ones.
     """
 
-    __slots__ = ("_offered", "batches", "used")
+    __slots__ = ("_chain", "_last_batch_size", "_offered", "used")
 
     def __init__(self) -> None:
-        self._offered: dict[OffloadKey, None] = {}
-        self.used: dict[OffloadKey, None] = {}
-        self.batches = 0
+        self._offered: set[OffloadKey] = set()
+        self.used: set[OffloadKey] = set()
+        self._chain: list[OffloadKey] = []
+        self._last_batch_size = 0
+
+    @property
+    def earlier_batches(self) -> Sequence[OffloadKey]:
+        """All used keys but those of the last call that brought some, in the order of their first use.
+
+        They stand before the last batch in the request's chain, but were used before it: to put its chain in order,
+        tail first, only they need to be moved.
+        """
+        return self._chain[: -self._last_batch_size] if self._last_batch_size else ()
 
     def count_use(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note a use; returns the keys that this request had not used before."""
         new_keys = _note(self.used, keys)
-        self.batches += bool(new_keys)
+        if new_keys:
+            self._chain += new_keys
+            self._last_batch_size = len(new_keys)
         return new_keys
 
     def count_offer(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
@@ -31,10 +42,9 @@ class RequestUses:
         return _note(self._offered, keys)
 
 
-def _note(seen: dict[OffloadKey, None], keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
-    if not seen:
-        seen.update(dict.fromkeys(keys))
-        return keys if len(seen) == len(keys) else list(seen)
-    new_keys = [key for key in dict.fromkeys(keys) if key not in seen]
-    seen.update(dict.fromkeys(new_keys))
-    return new_keys
+def _note(seen: set[OffloadKey], keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+    if not seen.isdisjoint(keys):
+        keys = [key for key in keys if key not in seen]
+    count = len(seen)
+    seen.update(keys)
+    return keys if len(seen) == count + len(keys) else list(dict.fromkeys(keys))

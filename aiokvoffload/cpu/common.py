@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import numpy.typing as npt
 
 from aiokvoffload.base import CanonicalKVCaches, LoadStoreSpec, as_ids
@@ -28,6 +29,16 @@ class CPULoadStoreSpec(LoadStoreSpec):
 
     def __init__(self, chunk_ids: npt.ArrayLike) -> None:
         self.chunk_ids = as_ids("chunk_ids", chunk_ids)
+
+    @classmethod
+    def of(cls, slots: Sequence[int]) -> "CPULoadStoreSpec":
+        """A spec of slots that are known to be right, since they come from the pool.
+
+        Checking them again would cost as much as the other bookkeeping of a short chain.
+        """
+        spec = cls.__new__(cls)
+        spec.chunk_ids = np.fromiter(slots, np.int64, len(slots))
+        return spec
 
     def __repr__(self) -> str:
         return f"CPULoadStoreSpec({len(self.chunk_ids)} chunks)"

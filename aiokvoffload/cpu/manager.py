@@ -4,7 +4,7 @@ It moves no byte and waits for nothing; it says what is to be done and is told h
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain as concatenated
 from itertools import takewhile
 
@@ -83,33 +83,36 @@ class CPUOffloadingManager(OffloadingManager):
         self._counts = ManagerCounts()
         self._discarded = DiscardPile()
 
-    def lookup(self, key: OffloadKey, ctx: ReqContext) -> LookupResult:  # noqa: ARG002
+    def lookup(self, key: OffloadKey, ctx: ReqContext) -> LookupResult:
+        """Say what `key` is now; changes nothing."""
         return self._caches.lookup(key)
 
     def lookup_prefix(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
+        """Number of leading keys that are readable or being written; changes nothing."""
         return self._caches.count_leading(keys)
 
     def lookup_groups(self, keys_by_group: Sequence[Sequence[OffloadKey]], ctx: ReqContext) -> int:
+        """The longest common position (see `cache.prefix`); `keys_by_group` has the keys from the sequence's start."""
         return self._caches.longest_common_position(keys_by_group)
 
     def prepare_load(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareLoadOutput:
+        """Pin the leading readable keys; asserts nothing about what an earlier lookup said (I3)."""
         self._discarded.shed(_SHED_PER_PREPARE)
-        readable = self._caches.leading_readable(keys)
+        readable, slots, record = self._caches.pin_leading(keys)
+        self._count_use(self._caches.in_chain_order(readable), ctx)
         self._counts.loaded += len(readable)
         self._counts.missed += len(keys) - len(readable)
-        if not readable:
-            return PrepareLoadOutput(self._loads.issue(None), readable, CPULoadStoreSpec(()))
-        self._count_use(self._caches.in_chain_order(readable), ctx)
-        pinned = self._caches.pin(readable)
-        return PrepareLoadOutput(self._loads.issue(pinned.record), readable, CPULoadStoreSpec(pinned.slots))
+        token = self._loads.issue(record if readable else None)
+        return PrepareLoadOutput(token, readable, CPULoadStoreSpec.of(slots))
 
     def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = ()) -> bool:
+        """Release a load's pins; failed keys are a MISS at once, their slots free after the last reader."""
         record = self._loads.find(token)
         is_current = self._loads.is_current(token)
         if record is None:
             return is_current
         if not is_current:
-            self._caches.release(record)
+            self._caches.abandon_read(record)
         else:
             dropped = self._caches.complete_read(record, _part_of(record, failed_keys))
             self._counts.failed_loads += len(dropped)
@@ -118,14 +121,17 @@ class CPUOffloadingManager(OffloadingManager):
         return is_current
 
     def prepare_store(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareStoreOutput | None:
+        """Reserve slots for what is absent and worth storing; `None` if nothing fits, and nothing has left (I6)."""
         self._discarded.shed(_SHED_PER_PREPARE)
         chain = self._caches.in_chain_order(keys)
-        absent = self._caches.absent(chain)
+        absent = self._caches.absent(keys)
+        if chain is not keys:
+            absent = list(filter(set(absent).__contains__, chain))
         uses = self._count_use(chain, ctx)
         wanted = self._worth_storing(absent, uses)
         self._counts.filtered += len(absent) - len(wanted)
         if not wanted:
-            return PrepareStoreOutput(self._stores.issue(None), (), CPULoadStoreSpec(()), ())
+            return PrepareStoreOutput(self._stores.issue(None), (), CPULoadStoreSpec.of(()), ())
         reserved = self._caches.reserve(wanted, keys, uses.used)
         if reserved is None:
             self._counts.refused += len(wanted)
@@ -134,15 +140,16 @@ class CPUOffloadingManager(OffloadingManager):
         self._counts.refused += len(wanted) - len(to_store)
         self._counts.evicted += len(victims)
         self._events.removed(victims[::-1], RemovalReason.EVICTED)
-        return PrepareStoreOutput(self._stores.issue(record), to_store, CPULoadStoreSpec(slots), victims)
+        return PrepareStoreOutput(self._stores.issue(record), to_store, CPULoadStoreSpec.of(slots), victims)
 
     def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = ()) -> bool:
+        """Make a store's keys readable, but for the failed ones."""
         record = self._stores.find(token)
         is_current = self._stores.is_current(token)
         if record is None:
             return is_current
         if not is_current:
-            self._caches.release(record)
+            self._caches.abandon_write(record)
         else:
             failed = _part_of(record, failed_keys)
             stored = self._caches.complete_write(record, failed)
@@ -153,6 +160,7 @@ class CPUOffloadingManager(OffloadingManager):
         return is_current
 
     def touch(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> None:
+        """Count a use of the keys by this request."""
         self._caches.require_keys(keys)
         self._count_use(self._caches.in_chain_order(keys), ctx)
 
@@ -170,13 +178,15 @@ class CPUOffloadingManager(OffloadingManager):
         """End a request, if it was begun. Completions of what it prepared may still follow."""
         uses = self._requests.pop(ctx.req_id, None)
         # Of a chain used batch by batch, the tail was used last, and would outlive its head.
-        if uses is not None and uses.batches > 1:
-            self._caches.refresh(list(uses.used))
+        if uses is not None and uses.earlier_batches:
+            self._caches.refresh(uses.earlier_batches)
 
     def take_events(self) -> list[OffloadingEvent]:
+        """The changes since the last call; only so many are kept as `max_pending_events` says."""
         return self._events.take()
 
     def reset_cache(self) -> int:
+        """Drop every key; slots under way stay quarantined until their transfers end."""
         cleared = self._caches.clear(self._discarded)
         self._loads.begin_epoch()
         self._stores.begin_epoch()
@@ -192,12 +202,16 @@ class CPUOffloadingManager(OffloadingManager):
             requests=len(self._requests),
             loads_in_flight=len(self._loads),
             stores_in_flight=len(self._stores),
-            dropped_events=self._events.dropped_count,
-            **asdict(self._counts),
+            **asdict(replace(self._counts, dropped_events=self._events.dropped_count)),
         )
 
     def check_integrity(self) -> None:
-        self._caches.check_integrity([*self._loads.open_records(), *self._stores.open_records()])
+        """Check that slots add up (I7), and that exactly the transfers under way hold some.
+
+        Raises:
+            InternalError: it does not hold.
+        """
+        self._caches.check_integrity(self._loads.open_records(), self._stores.open_records())
 
     def __repr__(self) -> str:
         return (

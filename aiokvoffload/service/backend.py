@@ -19,7 +19,7 @@ class Backend:
         bus: where changes are told.
         groups: the KV-cache groups.
         max_run_keys: most keys handled in one step.
-        max_run_fragments: most fragments submitted in one step.
+        max_run_fragments: most copies submitted in one step.
         max_jobs_in_flight: most jobs submitted and not ended.
     """
 

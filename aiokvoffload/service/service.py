@@ -37,7 +37,14 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
-    """Bounds of a service (I11); their meaning is that of the configuration's fields of the same names."""
+    """Bounds of a service (I11).
+
+    Attributes:
+        max_run_keys: most keys handled in one go, so that the loop stays free (I10).
+        max_run_fragments: most copies submitted in one go, for the same reason.
+        max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
+        max_pending_events: events a subscriber may lag behind unless it asks for another bound.
+    """
 
     max_run_keys: int
     max_run_fragments: int
@@ -184,7 +191,7 @@ class OffloadingService:
                 request._abandon(error)
             raise error from errors[0]
         if parts.device is not None:
-            parts.device.close()
+            await asyncio.to_thread(parts.device.close)
 
     async def _end_pump(self) -> None:
         if self._pump_task is not None:

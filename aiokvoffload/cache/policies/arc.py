@@ -32,6 +32,7 @@ class ARCPolicy(CachePolicy):
         self._frequent_ghosts = RecencyList(set())
 
     def access(self, keys: Sequence[OffloadKey]) -> None:
+        """Make resident keys frequent; let ghosts among the others move the target."""
         self._frequent.add(self._recent.remove(keys))
         self._frequent.touch(keys)
         too_early = len(self._recent_ghosts.present(keys)), len(self._frequent_ghosts.present(keys))
@@ -39,8 +40,9 @@ class ARCPolicy(CachePolicy):
             self._adapt(*too_early)
 
     def admit(self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey]) -> Admission | None:
+        """Admit the leading part that fits: ghosts as frequent, the others as recent (cases II to IV)."""
         missing = max(0, len(keys) - room)
-        leaving = can_evict(missing, self, self._pinned, protected)
+        leaving = can_evict(missing, (self._recent, self._frequent), self._pinned, protected)
         accepted = keys[: len(keys) - missing + leaving]
         if not accepted:
             return None
@@ -53,39 +55,43 @@ class ARCPolicy(CachePolicy):
         return Admission(len(accepted), victims)
 
     def remove(self, keys: Iterable[OffloadKey]) -> None:
+        """Forget resident keys, without leaving ghosts: they did not leave for want of room."""
         keys = list(keys)
         self._pinned.difference_update(self._recent.remove(keys), self._frequent.remove(keys))
 
     def refresh(self, keys: Sequence[OffloadKey]) -> None:
+        """Make resident keys the most recent of their list."""
         self._recent.touch(keys)
         self._frequent.touch(keys)
 
     def pin(self, keys: Iterable[OffloadKey]) -> None:
+        """Keep keys from leaving."""
         self._pinned.update(keys)
 
     def unpin(self, keys: Iterable[OffloadKey]) -> None:
+        """Let keys leave again; their place in the order is that of their last use."""
         keys = list(keys)
         self._pinned.difference_update(keys)
         self._recent.unpin(keys)
         self._frequent.unpin(keys)
 
     def clear(self) -> Sequence[dict[OffloadKey, None]]:
+        """Forget every key, every ghost and the target."""
         self._target = 0.0
         self._pinned.clear()
         lists = (self._recent, self._frequent, self._recent_ghosts, self._frequent_ghosts)
         return [container for keys in lists for container in keys.clear()]
 
     def export(self) -> Sequence[OffloadKey]:
+        """All keys, recent ones before frequent ones, each the oldest first."""
         return [*self._recent, *self._frequent]
 
     def seed(self, keys: Sequence[OffloadKey]) -> None:
+        """Take over an order; what was frequent there is recent here until it is used again."""
         self._recent.add(keys[::-1])
 
     def __len__(self) -> int:
         return len(self._recent) + len(self._frequent)
-
-    def __contains__(self, key: OffloadKey) -> bool:
-        return key in self._recent or key in self._frequent
 
     def __repr__(self) -> str:
         return (

@@ -15,16 +15,18 @@ class LRUPolicy(CachePolicy):
 
     __slots__ = ("_order", "_pinned")
 
-    def __init__(self, capacity: int) -> None:  # noqa: ARG002
+    def __init__(self, capacity: int) -> None:
         self._pinned: set[OffloadKey] = set()
         self._order = RecencyList(self._pinned)
 
     def access(self, keys: Sequence[OffloadKey]) -> None:
+        """Make resident keys the most recent; absent ones leave no trace."""
         self._order.touch(keys)
 
     def admit(self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey]) -> Admission | None:
+        """Admit the leading part that fits; the oldest keys leave."""
         missing = max(0, len(keys) - room)
-        leaving = can_evict(missing, self._order, self._pinned, protected)
+        leaving = can_evict(missing, (self._order,), self._pinned, protected)
         accepted = len(keys) - missing + leaving
         if not accepted:
             return None
@@ -33,26 +35,33 @@ class LRUPolicy(CachePolicy):
         return Admission(accepted, victims)
 
     def remove(self, keys: Iterable[OffloadKey]) -> None:
-        self._pinned.difference_update(self._order.remove(keys))
+        """Forget resident keys."""
+        self._pinned.difference_update(self._order.remove(list(keys)))
 
     def refresh(self, keys: Sequence[OffloadKey]) -> None:
+        """Make resident keys the most recent: recency is all there is to restore."""
         self._order.touch(keys)
 
     def pin(self, keys: Iterable[OffloadKey]) -> None:
+        """Keep keys from leaving."""
         self._pinned.update(keys)
 
     def unpin(self, keys: Iterable[OffloadKey]) -> None:
+        """Let keys leave again; their place in the order is that of their last use."""
         self._pinned.difference_update(keys)
         self._order.unpin(keys)
 
     def clear(self) -> Sequence[dict[OffloadKey, None]]:
+        """Forget every key."""
         self._pinned.clear()
         return self._order.clear()
 
     def export(self) -> Sequence[OffloadKey]:
+        """All keys, the oldest first."""
         return list(self._order)
 
     def seed(self, keys: Sequence[OffloadKey]) -> None:
+        """Take over an order."""
         self._order.add(keys[::-1])
 
     def __len__(self) -> int:

@@ -31,9 +31,6 @@ class RecencyList:
     def __len__(self) -> int:
         return len(self._newer) + len(self._oldest) + len(self._aside)
 
-    def __contains__(self, key: OffloadKey) -> bool:
-        return key in self._newer or key in self._oldest or key in self._aside
-
     def __iter__(self) -> Iterator[OffloadKey]:
         return chain(self._aside, reversed(self._oldest), self._newer)
 
@@ -42,35 +39,39 @@ class RecencyList:
 
     def add(self, keys: Sequence[OffloadKey]) -> None:
         """Add absent keys as most recent, the first of them last."""
-        self._newer.update(dict.fromkeys(reversed(keys)))
+        newer = self._newer
+        for key in reversed(keys):
+            newer[key] = None
 
     def touch(self, keys: Sequence[OffloadKey]) -> None:
         """Make those of the keys that are here the most recent, the first of them last."""
-        newer = self._newer
-        for key in reversed(keys):
+        here = self.present(keys)
+        newer, oldest = self._newer, self._oldest
+        for key in reversed(here):
             if key in newer:
                 del newer[key]
-            elif key in self._oldest:
-                del self._oldest[key]
-            elif key in self._aside:
-                del self._aside[key]
+            elif key in oldest:
+                del oldest[key]
             else:
-                continue
+                del self._aside[key]
             newer[key] = None
 
-    def present(self, keys: Iterable[OffloadKey]) -> list[OffloadKey]:
+    def present(self, keys: Collection[OffloadKey]) -> list[OffloadKey]:
         """Those of the keys that are here, in the order given."""
         newer, oldest, aside = self._newer, self._oldest, self._aside
+        if newer.keys().isdisjoint(keys) and oldest.keys().isdisjoint(keys) and aside.keys().isdisjoint(keys):
+            return []  # the usual answer for the new part of a chain, found without a loop in Python
         return [key for key in keys if key in newer or key in oldest or key in aside]
 
-    def remove(self, keys: Iterable[OffloadKey]) -> list[OffloadKey]:
+    def remove(self, keys: Collection[OffloadKey]) -> list[OffloadKey]:
         """Remove those of the keys that are here; returns them, in the order given."""
         removed = self.present(keys)
+        newer, oldest = self._newer, self._oldest
         for key in removed:
-            if key in self._newer:
-                del self._newer[key]
-            elif key in self._oldest:
-                del self._oldest[key]
+            if key in newer:
+                del newer[key]
+            elif key in oldest:
+                del oldest[key]
             else:
                 del self._aside[key]
         return removed
@@ -80,13 +81,13 @@ class RecencyList:
         victims: list[OffloadKey] = []
         spared: list[OffloadKey] = []
         while len(victims) < count and (self._oldest or self._stage(count)):
-            key, _ = self._oldest.popitem()
-            if key in self._pinned:
-                self._aside[key] = None
-            elif key in protected:
-                spared.append(key)
+            oldest = list(islice(reversed(self._oldest), count - len(victims)))
+            for _ in oldest:
+                self._oldest.popitem()
+            if self._pinned.isdisjoint(oldest) and not any(map(protected.__contains__, oldest)):
+                victims += oldest
             else:
-                victims.append(key)
+                self._sort_out(oldest, protected, victims, spared)
         self._oldest.update(dict.fromkeys(reversed(spared)))
         return victims
 
@@ -104,6 +105,21 @@ class RecencyList:
         self._newer, self._oldest, self._aside = {}, {}, {}
         return containers
 
+    def _sort_out(
+        self,
+        keys: Iterable[OffloadKey],
+        protected: Collection[OffloadKey],
+        victims: list[OffloadKey],
+        spared: list[OffloadKey],
+    ) -> None:
+        for key in keys:
+            if key in self._pinned:
+                self._aside[key] = None
+            elif key in protected:
+                spared.append(key)
+            else:
+                victims.append(key)
+
     def _stage(self, count: int) -> bool:
         """Move the older keys of `_newer` to the empty `_oldest`; False if there are none."""
         # A part of all, so that skipping the holes is paid by many evictions; a bounded one, so that no call is long.
@@ -115,16 +131,19 @@ class RecencyList:
         return bool(batch)
 
 
-def can_evict(count: int, among: Collection[OffloadKey], pinned: set[OffloadKey], protected: Collection[OffloadKey]) -> int:
-    """How many of `count` keys can leave: those of `among` that are neither pinned nor protected.
+def can_evict(
+    count: int, lists: Sequence[RecencyList], pinned: set[OffloadKey], protected: Collection[OffloadKey]
+) -> int:
+    """How many of `count` wanted victims there are.
 
     Args:
         count: how many are wanted.
-        among: all resident keys.
-        pinned: some of them.
+        lists: all resident keys.
+        pinned: those of them that are pinned.
         protected: any keys.
     """
-    unpinned = len(among) - len(pinned)
+    unpinned = sum(map(len, lists)) - len(pinned)
     if unpinned - len(protected) >= count:  # The usual case: no need to look which protected keys are resident.
         return count
-    return min(count, unpinned - sum(key in among and key not in pinned for key in set(protected)))
+    resident = [key for keys in lists for key in keys.present(set(protected))]
+    return min(count, unpinned - sum(key not in pinned for key in resident))

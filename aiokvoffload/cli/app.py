@@ -1,0 +1,159 @@
+"""Commands and their options. Knows the terminal; the work is done by the modules it calls."""
+
+import asyncio
+import contextlib
+import gc
+import importlib.util
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import aiokvoffload
+from aiokvoffload.cli.replay import ReplayOptions, replay
+from aiokvoffload.cli.report import ReplayReport
+from aiokvoffload.cli.sizes import parse_size
+from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
+from aiokvoffload.errors import OffloadError
+
+T = TypeVar("T")
+
+USAGE_STATUS, INTERRUPTED_STATUS = 2, 130
+
+app = typer.Typer(name="aiokvoffload", help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@contextlib.contextmanager
+def clear_errors() -> Iterator[None]:
+    """One line on standard error and status 2 instead of a traceback, for what is not this program's fault."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("aiokvoffload: interrupted", err=True)
+        raise typer.Exit(INTERRUPTED_STATUS) from None
+    except (OffloadError, OSError, ExceptionGroup) as error:
+        message = _only_offload_errors(error)
+        if message is None:
+            raise
+        typer.echo(f"aiokvoffload: {message}", err=True)
+        raise typer.Exit(USAGE_STATUS) from None
+
+
+def _only_offload_errors(error: Exception) -> str | None:
+    """What to say, or `None` if an exception group holds something that deserves its traceback."""
+    if not isinstance(error, ExceptionGroup):
+        return str(error)
+    known, others = error.split((OffloadError, OSError))
+    if known is None or others is not None:
+        return None
+    first: BaseException = known
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return str(first)
+
+
+def own_process() -> None:
+    """Set what only a program may decide for its whole process, as a server would, so that its loop stays free."""
+    # On the host device torch's work comes from streams, threads already: a pool of more would only starve the loop.
+    torch.set_num_threads(1)
+    # What is loaded by now stays: a full collection would walk all of torch on the loop, a tenth of a second each time.
+    gc.freeze()
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` on uvloop where it is installed, else on asyncio."""
+    has_uvloop = importlib.util.find_spec("uvloop") is not None
+    loop_factory = importlib.import_module("uvloop").new_event_loop if has_uvloop else None
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(main)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except OffloadError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"aiokvoffload {aiokvoffload.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """KV-cache offloading for LLM servers written on asyncio: try it on a trace, measure its copies."""
+
+
+@app.command(name="replay")
+def replay_command(
+    trace: Annotated[Path, typer.Argument(help="Mooncake-format trace (JSON lines).", show_default="a sample")] = (
+        SAMPLE_TRACE
+    ),
+    *,
+    requests: Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")] = None,
+    policy: Annotated[str, typer.Option(help="Cache policy of the CPU tier.")] = "lru",
+    gpu_blocks: Annotated[
+        int | None, typer.Option(min=1, help="Blocks in GPU memory [4 times the longest prompt].")
+    ] = None,
+    cpu_chunks: Annotated[int, typer.Option(min=1, help="Chunks that CPU memory holds.")] = 5_000,
+    chunk_bytes: Annotated[
+        int | None, typer.Option(parser=_size, metavar="SIZE", help="Bytes of a chunk [16KiB on host, 1MiB on cuda].")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cuda or host.")] = "auto",
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests in service at a time.")] = 16,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every loaded byte.")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON; - is standard output.")
+    ] = None,
+) -> None:
+    """Replay a trace as an async server would, and say what it brought."""
+    replay_options = ReplayOptions(
+        policy=policy,
+        gpu_blocks=gpu_blocks,
+        cpu_chunks=cpu_chunks,
+        chunk_bytes=chunk_bytes,
+        device=device,
+        concurrency=concurrency,
+        verify=verify,
+        trace_name=str(trace),
+    )
+    json_to_stdout = json_file == Path("-")
+    with clear_errors():
+        trace_requests = read_trace(trace, limit=requests)
+        with progress(len(trace_requests), quiet=json_to_stdout) as advance:
+            report = run(replay(trace_requests, replay_options, on_served=advance))
+        show(report, json_file)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@contextlib.contextmanager
+def progress(total: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A bar on standard error, where that is a terminal; yields what moves it on by one request."""
+    console = Console(stderr=True)
+    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("requests", total=total)
+        yield lambda: bar.advance(task)
+
+
+def show(report: ReplayReport, json_file: Path | None) -> None:
+    """A table on standard output, or JSON there or in a file beside the table."""
+    if json_file == Path("-"):
+        print(report.to_json())
+        return
+    Console(file=sys.stdout).print(report.table())
+    if report.first_mismatch:
+        typer.echo(f"first mismatch: {report.first_mismatch}")
+    if json_file is not None:
+        json_file.write_text(report.to_json() + "\n", encoding="utf-8")

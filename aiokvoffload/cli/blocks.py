@@ -1,0 +1,141 @@
+"""What an engine would bring along: paged KV memory and an allocator of its blocks.
+
+Knows shapes and who waits for blocks; knows nothing of what the blocks hold or when they may be freed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from aiokvoffload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor
+from aiokvoffload.errors import ArgumentError, ConfigError, InternalError
+
+WORD_BYTES = 8
+
+
+def make_pool(device: torch.device, *, num_tensors: int, num_blocks: int, chunk_bytes: int) -> torch.Tensor:
+    """KV memory of `num_tensors` layers, uninitialised.
+
+    Returns:
+        int64 words of shape (num_tensors, num_blocks, words); layer `t` is `pool[t]`, and `pool[:, b]` is block `b`.
+
+    Raises:
+        ArgumentError: a chunk does not divide into whole words of every layer.
+        ConfigError: there is not as much memory.
+    """
+    row_bytes = num_tensors * WORD_BYTES
+    if chunk_bytes <= 0 or chunk_bytes % row_bytes:
+        raise ArgumentError(
+            f"chunk_bytes must be a positive multiple of {row_bytes} "
+            f"({num_tensors} layers of {WORD_BYTES}-byte words), got {chunk_bytes}"
+        )
+    shape = (num_tensors, num_blocks, chunk_bytes // row_bytes)
+    try:
+        return torch.empty(shape, dtype=torch.int64, device=device)
+    except RuntimeError as error:
+        size_bytes = num_blocks * chunk_bytes
+        raise ConfigError(
+            f"{num_blocks} GPU blocks of {chunk_bytes} bytes cannot be allocated ({size_bytes} in all)"
+        ) from error
+
+
+def as_kv_caches(pool: torch.Tensor) -> CanonicalKVCaches:
+    """The pool as the library wants to see it: one tensor per layer, all in one KV-cache group."""
+    page_bytes = pool.shape[2] * WORD_BYTES
+    return CanonicalKVCaches(
+        tensors=[CanonicalKVCacheTensor(layer, page_bytes) for layer in pool],
+        group_data_refs=[[CanonicalKVCacheRef(index, page_bytes) for index in range(len(pool))]],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorStatistics:
+    """Counts of a `BlockAllocator`: blocks free and in use, and requests that wait for blocks."""
+
+    free: int
+    in_use: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiter:
+    count: int
+    granted: "asyncio.Future[list[int]]"
+
+
+class BlockAllocator:
+    """Hands out block ids, all that a request needs or none, first come first served.
+
+    A small request never overtakes a large one, so none starves. The ids freed last are given out first: a block that
+    is reused while something still touches it shows soonest that way.
+
+    Args:
+        num_blocks: blocks in the pool; their ids are `range(num_blocks)`.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        # The two are the state: ids nobody has, and who waits for some.
+        self._free = list(reversed(range(num_blocks)))
+        self._waiters: deque[_Waiter] = deque()
+        self._in_use: set[int] = set()
+
+    def __repr__(self) -> str:
+        return f"BlockAllocator({len(self._free)} free of {self.num_blocks}, {len(self._waiters)} waiting)"
+
+    def statistics(self) -> AllocatorStatistics:
+        """How many blocks are free and in use, and how many requests wait."""
+        return AllocatorStatistics(len(self._free), len(self._in_use), len(self._waiters))
+
+    async def allocate(self, count: int) -> list[int]:
+        """Wait until `count` blocks are free and nobody came earlier; a cancelled wait takes none.
+
+        Raises:
+            ArgumentError: more blocks are asked for than there are.
+        """
+        if count > self.num_blocks:
+            raise ArgumentError(f"{count} blocks are asked for, the pool has {self.num_blocks}")
+        if not self._waiters and count <= len(self._free):
+            return self._take(count)
+        waiter = _Waiter(count, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        try:
+            return await waiter.granted
+        except asyncio.CancelledError:
+            self._withdraw(waiter)
+            raise
+
+    def free(self, block_ids: Sequence[int]) -> None:
+        """Give blocks back and serve who waits.
+
+        Raises:
+            InternalError: a block is not in use.
+        """
+        if not self._in_use.issuperset(block_ids) or len(set(block_ids)) != len(block_ids):
+            raise InternalError(f"blocks are freed that are not in use: {sorted(set(block_ids) - self._in_use)}")
+        self._in_use.difference_update(block_ids)
+        self._free.extend(block_ids)
+        self._grant()
+
+    def _take(self, count: int) -> list[int]:
+        taken = [self._free.pop() for _ in range(count)]
+        self._in_use.update(taken)
+        return taken
+
+    def _grant(self) -> None:
+        while self._waiters and self._waiters[0].count <= len(self._free):
+            waiter = self._waiters.popleft()
+            # Cancelled, but its task has not run yet to withdraw.
+            if not waiter.granted.cancelled():
+                waiter.granted.set_result(self._take(waiter.count))
+
+    def _withdraw(self, waiter: _Waiter) -> None:
+        # A grant and a cancellation may meet in one turn of the loop: the blocks go back then.
+        if not waiter.granted.cancelled():
+            self.free(waiter.granted.result())
+        elif waiter in self._waiters:
+            self._waiters.remove(waiter)
+            self._grant()

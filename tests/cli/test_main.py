@@ -1,0 +1,124 @@
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from aiokvoffload.cli.app import app, clear_errors, run
+from aiokvoffload.errors import BrokenError
+
+GARBLED = '{"hash_ids": [0]}\n{"hash_ids": [0,\n'
+
+
+@pytest.fixture
+def runner() -> CliRunner:
+    return CliRunner()
+
+
+def python(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)  # noqa: S603
+
+
+def test_help_names_the_commands_and_their_options(runner: CliRunner) -> None:
+    assert "replay" in runner.invoke(app, ["--help"]).output
+    shown = runner.invoke(app, ["replay", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    for option in ("requests", "policy", "gpu-blocks", "cpu-chunks", "chunk-bytes", "device", "concurrency", "verify"):
+        assert f"--{option}" in shown
+
+
+def test_the_version_is_shown(runner: CliRunner) -> None:
+    result = runner.invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output.strip()
+
+
+def test_a_missing_trace_is_one_line_and_status_2(runner: CliRunner) -> None:
+    result = runner.invoke(app, ["replay", "nowhere.jsonl"])
+    assert result.exit_code == 2
+    assert result.stderr == "aiokvoffload: trace nowhere.jsonl cannot be read: No such file or directory\n"
+
+
+def test_a_garbled_line_is_named_and_status_2(runner: CliRunner, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(GARBLED)
+    result = runner.invoke(app, ["replay", str(trace)])
+    assert result.exit_code == 2
+    assert f"trace {trace}, line 2: not JSON" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--policy", "best"], "unknown name 'best'"),
+        (["--device", "abacus"], "'abacus'"),
+        (["--chunk-bytes", "33"], "multiple of 32"),
+        (["--gpu-blocks", "3"], "--gpu-blocks"),
+        (["--json", "/nowhere/figures.json", "--requests", "1"], "/nowhere/figures.json"),
+    ],
+)
+def test_what_cannot_work_is_one_line_and_status_2(runner: CliRunner, arguments: list[str], reason: str) -> None:
+    result = runner.invoke(app, ["replay", *arguments])
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--concurrency", "0"], ["--requests", "-1"], ["--chunk-bytes", "much"], ["--cpu-chunks", "0"]]
+)
+def test_a_wrong_option_is_a_usage_error(runner: CliRunner, arguments: list[str]) -> None:
+    result = runner.invoke(app, ["replay", *arguments])
+    assert result.exit_code == 2
+    assert arguments[0] in result.stderr
+
+
+@pytest.mark.parametrize("missing", ["rich", "typer"])
+def test_without_the_extra_the_command_says_what_to_install(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from aiokvoffload.cli.main import main; sys.exit(main())"
+    result = python("-c", code)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"aiokvoffload: {missing} is missing: pip install 'aiokvoffload[cli]'\n"
+
+
+def test_json_on_standard_output_is_nothing_but_json() -> None:
+    result = python("-m", "aiokvoffload.cli.main", "replay", "--requests", "5", "--device", "host", "--json", "-")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["requests"] == 5
+    assert result.stderr == ""
+
+
+def test_ctrl_c_cancels_what_runs_waits_for_its_end_and_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("cleanly")
+
+    with pytest.raises(typer.Exit) as caught, clear_errors():
+        run(work())
+    assert (caught.value.exit_code, ended) == (130, ["cleanly"])
+    assert capsys.readouterr().err == "aiokvoffload: interrupted\n"
+
+
+def test_errors_from_several_requests_at_once_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = ExceptionGroup("lanes", [ExceptionGroup("inner", [BrokenError("the device is gone")]), BrokenError("too")])
+    with pytest.raises(typer.Exit) as caught, clear_errors():
+        raise errors
+    assert caught.value.exit_code == 2
+    assert capsys.readouterr().err == "aiokvoffload: the device is gone\n"
+
+
+def test_a_mistake_of_ours_keeps_its_traceback() -> None:
+    with pytest.raises(ExceptionGroup), clear_errors():
+        raise ExceptionGroup("lanes", [BrokenError("the device is gone"), KeyError("ours")])
