@@ -39,9 +39,7 @@ class Stage:
         self.device = CountingDevice()
         self.ended: list[str] = []
         self.broken: list[Exception] = []
-        self.poller: Poller[Job] = Poller(
-            self.device, 2, on_ended=self.end, on_broken=lambda error: self.broken.append(error)
-        )
+        self.poller: Poller[Job] = Poller(self.device, 2, on_ended=self.end, on_broken=self.broken.append)
 
     def end(self, job: Job) -> None:
         self.ended.append(job.name)

@@ -1,7 +1,7 @@
 """The promises of `OffloadingWorker`, as a pytest class that any worker can be held to.
 
-Subclass `OffloadingWorkerContract`, implement `make_rig`, and run it with pytest-asyncio in auto mode. Bytes are written
-and read in GPU memory by the rig itself, so that the worker under test is the only way they could have come back.
+Subclass `OffloadingWorkerContract`, implement `make_rig`, and run it with pytest-asyncio in auto mode. The rig itself
+writes and reads GPU memory, so that the worker under test is the only way in which bytes could have come back.
 """
 
 import asyncio
@@ -66,8 +66,8 @@ class WorkerRig:
         seen: list[torch.Tensor] = []
 
         def read() -> None:
-            for tensor in self.tensors:
-                seen.append(tensor[list(block_ids)].clone())
+            # Not by a list of indices: it would be copied to a GPU first, and the host would wait for the stream.
+            seen.extend(torch.stack([tensor[block_id] for block_id in block_ids]) for tensor in self.tensors)
 
         self.device.enqueue(stream, read)
         await asyncio.to_thread(self.device.record(stream).synchronize)
@@ -83,7 +83,7 @@ class WorkerRig:
         """Keep `stream` busy until the returned function is called, or for a while on a GPU."""
         gate = threading.Event()
         if self.device.torch_device.type == "cuda":
-            sleep: Callable[[int], None] = torch.cuda._sleep  # noqa: SLF001 - torch has no public way
+            sleep: Callable[[int], None] = torch.cuda._sleep
             self.device.enqueue(stream, lambda: sleep(STALL_CYCLES))
         else:
             self.device.enqueue(stream, lambda: _wait(gate))
@@ -169,9 +169,7 @@ class OffloadingWorkerContract:
         rig.write(stream, source, 3)
         await rig.worker.submit_store(1, GPULoadStoreSpec(source), rig.slots([0, 1]), after=stream)
         go_on = rig.stall(stream)
-        load = rig.worker.submit_load(
-            2, rig.slots([0, 1]), GPULoadStoreSpec(target), after=stream, expedited=expedited
-        )
+        load = rig.worker.submit_load(2, rig.slots([0, 1]), GPULoadStoreSpec(target), after=stream, expedited=expedited)
         await load.fence(reader)
         read = asyncio.ensure_future(rig.read(reader, target))
         go_on()

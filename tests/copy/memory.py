@@ -8,8 +8,8 @@ import torch
 from aiokvoffload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor
 from aiokvoffload.copy.arena import HostArena, map_pools
 from aiokvoffload.copy.layout import KVCacheLayout, lay_out
-from aiokvoffload.copy.routes import make_routes
-from aiokvoffload.copy.selection import Route, Selector
+from aiokvoffload.copy.routes import Route, make_routes
+from aiokvoffload.copy.selection import Selector
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.device.host import HostDevice
 

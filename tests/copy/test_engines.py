@@ -51,9 +51,7 @@ def engines_of(device: Device, kind: str, tensors: list[torch.Tensor], arena: Ho
 )
 def test_an_engine_moves_every_run_there_and_back(device_name: str, kind: str) -> None:
     device = open_device(device_name)
-    tensors = [
-        torch.randint(0, 256, (16, 4096), dtype=torch.uint8, device=device.torch_device) for _ in range(3)
-    ]
+    tensors = [torch.randint(0, 256, (16, 4096), dtype=torch.uint8, device=device.torch_device) for _ in range(3)]
     originals = [tensor.clone() for tensor in tensors]
     layout = lay_out(make_kv_caches(tensors), device.torch_device)
     pool = PoolShape((0,), 2 * 3 * 4096, 4)

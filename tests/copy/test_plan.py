@@ -125,7 +125,7 @@ def one_tensor() -> Iterator[Memory]:
 
 def runs(memory: Memory, blocks: list[int], slots: list[int]) -> list[int]:
     selection = memory.selector.select(Direction.LOAD, GPULoadStoreSpec(blocks), np.array(slots))
-    return plan_copies(Direction.LOAD, selection).sizes.tolist()
+    return [int(size) for size in plan_copies(Direction.LOAD, selection).sizes]
 
 
 def test_neighbours_on_both_sides_become_one_run(one_tensor: Memory) -> None:

@@ -25,7 +25,12 @@ def memory() -> Iterator[Memory]:
     ("direction", "blocks", "slots", "message"),
     [
         (STORE, GPULoadStoreSpec([0, 1]), [0], r"src.group_sizes must give one size for each of 2 groups, got \(2,\)"),
-        (STORE, GPULoadStoreSpec([0, 8], [2, 0]), [0], r"src.block_ids of group 0 must be in \[0, 8\), got 8 at index 1"),
+        (
+            STORE,
+            GPULoadStoreSpec([0, 8], [2, 0]),
+            [0],
+            r"src.block_ids of group 0 must be in \[0, 8\), got 8 at index 1",
+        ),
         (LOAD, GPULoadStoreSpec([9], [0, 1]), [0], r"dst.block_ids of group 1 must be in \[0, 8\), got 9 at index 0"),
         (STORE, GPULoadStoreSpec([3, 3], [2, 0]), [0], "src.block_ids must not name a block twice, got 3"),
         (LOAD, GPULoadStoreSpec([3, 5, 5, 6], [2, 2]), [0, 1], "dst.block_ids must not name a block twice, got 5"),

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from aiokvoffload.base import GPULoadStoreSpec, LoadStoreSpec, Stream, Transfer
+from aiokvoffload.base import GPULoadStoreSpec, LoadStoreSpec, Stream, Transfer, TransferResult
 from aiokvoffload.config import Mode
 from aiokvoffload.copy.engines import CopyEngine, MemmoveEngine, PartialCopyError
 from aiokvoffload.copy.plan import CopyPlan
@@ -151,8 +151,7 @@ async def test_a_held_submission_does_not_hold_the_loop_or_protected_stores() ->
     assert (await store).success
     assert load.result is None
     await stage.close()
-    assert load.result is not None
-    assert load.result.success
+    assert (await load).success
 
 
 def test_a_protected_store_behind_a_held_job_waits_for_its_enqueueing() -> None:
@@ -360,7 +359,7 @@ def test_a_stepped_worker_needs_no_loop() -> None:
     stage.load(2, 4, 32)
     assert stage.worker.get_finished() == []
     stage.device.release()
-    results = []
+    results: list[TransferResult] = []
     while len(results) < 2:
         results += stage.worker.get_finished()
     assert [(result.job_id, result.success) for result in results] == [(1, True), (2, True)]

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -37,8 +38,8 @@ def test_streams_and_events_of_both_of_torchs_kinds_may_meet(device: Accelerator
     their_event = torch.Event(device.torch_device)
     their_event.record(theirs)
     device.wait(ours, their_event)
-    cuda_event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    cuda_event.record(torch.cuda.current_stream())  # type: ignore[no-untyped-call]
+    cuda_event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    cuda_event.record(torch.cuda.current_stream())
     device.wait(ours, cuda_event)
     end = device.record(ours)
     device.wait(theirs, end)

@@ -1,4 +1,5 @@
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,10 @@ from aiokvoffload.device.base import Device
 from aiokvoffload.device.host import HostDevice, HostEvent
 from aiokvoffload.device.open import open_device
 from aiokvoffload.errors import ArgumentError, BrokenError, ConfigError
+
+
+def wait_for(gate: threading.Event) -> None:
+    gate.wait()
 
 
 @pytest.fixture
@@ -62,7 +67,7 @@ def test_the_current_stream_belongs_to_the_thread(device: HostDevice) -> None:
 
 def test_record_takes_a_stream_an_event_or_nothing(device: HostDevice) -> None:
     stream, gate = device.create_stream(), threading.Event()
-    device.enqueue(stream, lambda: gate.wait() and None)
+    device.enqueue(stream, partial(wait_for, gate))
     event = device.record(stream)
     assert device.record(event) is event
     with device.use(stream):
@@ -77,7 +82,7 @@ def test_record_takes_a_stream_an_event_or_nothing(device: HostDevice) -> None:
 def test_times_are_those_of_the_marks(device: HostDevice) -> None:
     stream, gate = device.create_stream(), threading.Event()
     start = device.record(stream)
-    stream.enqueue(lambda: gate.wait() and None)
+    stream.enqueue(partial(wait_for, gate))
     end = device.record(stream)
     gate.set()
     end.synchronize()
@@ -88,10 +93,10 @@ def test_times_are_those_of_the_marks(device: HostDevice) -> None:
 
 def test_work_that_raises_breaks_its_stream_for_good(device: HostDevice) -> None:
     stream, seen = device.create_stream(), list[int]()
-    stream.enqueue(lambda: seen[0].bit_length() and None)
+    stream.enqueue(partial(seen.remove, 7))
     stream.enqueue(lambda: seen.append(1))
     event: Event = stream.record_event()
-    with pytest.raises(BrokenError, match="IndexError"):
+    with pytest.raises(BrokenError, match="ValueError"):
         event.synchronize()
     with pytest.raises(BrokenError):
         device.query(event)
