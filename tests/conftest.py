@@ -12,6 +12,8 @@ import torch
 import uvloop
 from blockbuster import blockbuster_ctx
 
+from aiokvoffload.copy.arena import memory_use
+
 SETTLE_S = 5.0
 """How long leftovers may take to go: a daemon thread that was told to end needs a moment to be gone."""
 
@@ -45,6 +47,7 @@ def library_threads() -> set[threading.Thread]:
 def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test after which a task, thread, descriptor, host or GPU byte of the library is left over."""
     threads, descriptors = library_threads(), open_descriptors()
+    mapped = memory_use()
     gpu_bytes = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
     is_async = asyncio.iscoroutinefunction(getattr(request, "function", None))
     if is_async:
@@ -55,6 +58,8 @@ def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     for thread in library_threads() - threads:
         thread.join(SETTLE_S)
     assert not library_threads() - threads, "threads left over"
+    left = memory_use()
+    assert (left.mapped_bytes, left.pinned_bytes) == (mapped.mapped_bytes, mapped.pinned_bytes), "CPU memory left over"
     if not is_async:  # the loop of an async test is closed later, with descriptors of its own
         assert not open_descriptors() - descriptors, "descriptors left over"
     if torch.cuda.is_available():

@@ -140,4 +140,4 @@ class Device(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End what the device keeps running. Its streams must have ended."""
+        """Let go of what the device keeps. Its streams must have ended. Blocks for no more than microseconds."""

@@ -17,9 +17,6 @@ from aiokvoffload.base import Event, Stream
 from aiokvoffload.device.base import Device
 from aiokvoffload.errors import ArgumentError, BrokenError
 
-JOIN_S = 5.0
-"""How long a close waits for a stream's thread; the thread is a daemon, so a stuck one cannot keep the process."""
-
 
 class HostEvent:
     """A mark in a host stream. Until it is recorded it counts as complete, and nobody waits for it, as on CUDA."""
@@ -110,9 +107,8 @@ class HostStream:
         self.record_event().synchronize()
 
     def close(self) -> None:
-        """End the thread after what has been enqueued."""
+        """Have the thread end after what has been enqueued; does not wait for it, so that a loop may close a device."""
         self._work.put(None)
-        self._thread.join(JOIN_S)
 
     def _run(self) -> None:
         while (item := self._work.get()) is not None:
@@ -194,7 +190,7 @@ class HostDevice(Device):
         """Nothing to do."""
 
     def close(self) -> None:
-        """End every stream's thread."""
+        """Have every stream's thread end."""
         while self._streams:
             self._streams.pop().close()
 

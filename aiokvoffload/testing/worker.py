@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiokvoffload.base import (
     Event,
@@ -23,12 +24,12 @@ from aiokvoffload.transfer import JobTransfer
 
 @dataclass(slots=True)
 class SubmittedJob:
-    """One call of `submit_store` or `submit_load`."""
+    """One call of `submit_store` or `submit_load`; `src` and `dst` are what was passed, of either kind of spec."""
 
     job_id: int
     direction: Direction
-    src: LoadStoreSpec
-    dst: LoadStoreSpec
+    src: Any
+    dst: Any
     transfer: JobTransfer
     after: Stream | Event | None
     expedited: bool = False

@@ -1,0 +1,102 @@
+import logging
+
+import numpy as np
+import pytest
+
+from aiokvoffload.copy.arena import HostArena, map_pools, memory_use
+from aiokvoffload.cpu.common import PoolShape
+from aiokvoffload.device.host import HostDevice
+from aiokvoffload.errors import ConfigError
+
+ROW_BYTES = 4096
+
+
+class StubbornDevice(HostDevice):
+    """Pins `limit` ranges and then refuses."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.pinned: list[tuple[int, int]] = []
+        self.calls = 0
+
+    def pin(self, address: int, size_bytes: int) -> None:
+        self.calls += 1
+        if len(self.pinned) >= self.limit:
+            raise OSError("ulimit -l is too small")
+        self.pinned.append((address, size_bytes))
+
+    def unpin(self, address: int, size_bytes: int) -> None:
+        self.pinned.remove((address, size_bytes))
+
+
+def test_memory_is_exact_zeroed_counted_and_gone_after_close() -> None:
+    before, device = memory_use(), HostDevice()
+    arena = HostArena(3, ROW_BYTES, device=device)
+    rows = arena.rows()
+    assert (rows.shape, int(rows.sum()), arena.address % 4096) == ((3, ROW_BYTES), 0, 0)
+    rows[2, 5] = 7
+    assert arena.rows()[2, 5] == 7
+    during = memory_use()
+    assert during.mapped_bytes - before.mapped_bytes == during.pinned_bytes - before.pinned_bytes == 3 * ROW_BYTES
+    arena.close()
+    arena.close()
+    assert memory_use() == before
+    device.close()
+
+
+def test_big_memory_is_pinned_in_pieces_of_whole_rows() -> None:
+    """Fault 37."""
+    device = StubbornDevice(limit=9)
+    arena = HostArena(5, ROW_BYTES, device=device, piece_limit_bytes=2 * ROW_BYTES + 100)
+    assert [size for _, size in device.pinned] == [2 * ROW_BYTES, 2 * ROW_BYTES, ROW_BYTES]
+    offsets = arena.boundaries - arena.address
+    assert offsets.tolist() == [2 * ROW_BYTES, 4 * ROW_BYTES]
+    arena.close()
+    assert device.pinned == []
+    device.close()
+
+
+def test_refused_pinning_is_rolled_back_and_all_goes_on_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Fault 37: `ulimit -l` too small, or registration unsupported."""
+    device = StubbornDevice(limit=1)
+    pools = [PoolShape((group,), ROW_BYTES, 4) for group in range(3)]
+    with caplog.at_level(logging.WARNING):
+        arenas = map_pools(pools, device)
+    assert [arena.pinned_bytes for arena in arenas] == [4 * ROW_BYTES, 0, 0]
+    assert (len(caplog.records), device.calls) == (1, 2)
+    assert "ulimit" in caplog.text
+    for arena in arenas:
+        arena.close()
+    device.close()
+
+
+def test_a_failure_in_a_later_piece_unpins_the_earlier_ones() -> None:
+    device = StubbornDevice(limit=2)
+    arena = HostArena(6, ROW_BYTES, device=device, piece_limit_bytes=2 * ROW_BYTES)
+    assert (device.pinned, arena.pinned_bytes) == ([], 0)
+    arena.close()
+    device.close()
+
+
+def test_memory_that_cannot_be_mapped_is_a_clear_error_and_leaves_nothing() -> None:
+    before, device = memory_use(), HostDevice()
+    pools = [PoolShape((0,), ROW_BYTES, 4), PoolShape((1,), ROW_BYTES, 1 << 40)]
+    with pytest.raises(ConfigError, match=f"cannot map {ROW_BYTES << 40} bytes"):
+        map_pools(pools, device)
+    assert memory_use() == before
+    device.close()
+
+
+def test_abandoned_memory_stays_readable_and_is_counted_apart() -> None:
+    """I2."""
+    before, device = memory_use(), HostDevice()
+    arena = HostArena(1, ROW_BYTES, device=device)
+    rows = arena.rows()
+    arena.abandon()
+    arena.close()
+    rows[:] = np.uint8(9)
+    after = memory_use()
+    assert (after.mapped_bytes, after.pinned_bytes) == (before.mapped_bytes, before.pinned_bytes)
+    assert after.abandoned_bytes - before.abandoned_bytes == ROW_BYTES
+    device.close()

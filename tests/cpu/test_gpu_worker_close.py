@@ -1,0 +1,149 @@
+"""How the CPU worker ends: drained, abandoned, interrupted, or with parts that will not go."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+import pytest
+
+from aiokvoffload.base import GPULoadStoreSpec, Transfer
+from aiokvoffload.config import Mode
+from aiokvoffload.copy.arena import memory_use
+from aiokvoffload.cpu.machinery import Machinery
+from aiokvoffload.device.host import HostDevice
+from aiokvoffload.errors import AbandonedError, BrokenError, ClosedError
+from aiokvoffload.testing import ManualClock, ManualDevice
+from aiokvoffload.testing.contract import WorkerRig
+from aiokvoffload.testing.memory import make_worker_rig
+
+
+@dataclass
+class Stage:
+    """A worker with one load on a device that holds it."""
+
+    mode: Mode = Mode.AWAITED
+    device: ManualDevice = field(default_factory=ManualDevice)
+    clock: ManualClock = field(default_factory=ManualClock)
+    rig: WorkerRig = field(init=False)
+    load: Transfer = field(init=False)
+
+    def begin(self) -> None:
+        self.rig = make_worker_rig(self.device, mode=self.mode, clock=self.clock)
+        blocks = GPULoadStoreSpec(self.rig.blocks(32, 1))
+        self.load = self.rig.worker.submit_load(1, self.rig.slots([0]), blocks)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+async def test_a_close_frees_the_memory_only_after_the_last_copy(stage: Stage) -> None:
+    """I2, fault 35."""
+    before = memory_use().mapped_bytes
+    stage.begin()
+    closing = asyncio.ensure_future(stage.rig.worker.aclose())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert memory_use().mapped_bytes > before
+    await stage.load.fence(stage.device.create_stream())
+    stage.device.run_all()
+    await closing
+    assert memory_use().mapped_bytes == before
+    assert stage.load.result is not None
+
+
+async def test_a_cancelled_close_goes_on_and_a_second_one_waits_for_the_same_end(stage: Stage) -> None:
+    """I2, fault 32."""
+    stage.begin()
+    first = asyncio.ensure_future(stage.rig.worker.aclose())
+    await stage.clock.wait_for_sleeper()
+    first.cancel()
+    await asyncio.wait([first])
+    assert first.cancelled()
+    second = asyncio.ensure_future(stage.rig.worker.aclose())
+    await stage.load.fence(stage.device.create_stream())
+    assert not second.done()
+    stage.device.run_all()
+    await second
+    await stage.rig.worker.aclose()
+
+
+async def test_a_close_that_times_out_abandons_what_is_left(stage: Stage) -> None:
+    """I1, I2, fault 35: the memory is leaked, not unmapped; the straggler may still write into it."""
+    stage.begin()
+    before = memory_use()
+    await stage.load.fence(stage.device.create_stream())
+    closing = asyncio.ensure_future(stage.rig.worker.aclose())
+    await stage.clock.wait_for_sleeper()
+    stage.clock.advance(29.0)
+    await asyncio.sleep(0)
+    assert not closing.done()
+    stage.clock.advance(1.0)
+    with pytest.raises(AbandonedError, match=r"\[1\]"):
+        await closing
+    result = await stage.load
+    assert (result.success, result.failed_indices) == (False, (0,))
+    with pytest.raises(AbandonedError):
+        await stage.load.released
+    after = memory_use()
+    assert after.mapped_bytes < before.mapped_bytes
+    assert after.abandoned_bytes > before.abandoned_bytes
+    stage.device.release()
+    with pytest.raises(AbandonedError):
+        await stage.rig.worker.aclose()
+    with pytest.raises(ClosedError):
+        stage.rig.worker.submit_load(2, stage.rig.slots([0]), GPULoadStoreSpec([0, 1]))
+
+
+def test_a_stepped_close_drains_and_abandons_too(stage: Stage) -> None:
+    stage.mode = Mode.STEPPED
+    real = iter(range(1000))
+    stage.clock.now_s = lambda: float(next(real))  # type: ignore[method-assign] # every look takes a second
+    stage.begin()
+    with pytest.raises(AbandonedError, match=r"\[1\]"):
+        stage.rig.worker.close()
+    assert [result.success for result in stage.rig.worker.get_finished()] == [False]
+    stage.device.release()
+
+
+async def test_a_failed_step_of_a_close_skips_no_other(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Fault 35: memory that cannot be unpinned is abandoned, the rest is freed."""
+    stage.begin()
+    stage.device.release()
+    await stage.load
+
+    def refuse(address: int, size_bytes: int) -> None:
+        raise OSError(f"cannot unpin {size_bytes} bytes at {address:#x}")
+
+    monkeypatch.setattr(stage.device, "unpin", refuse)
+    before = memory_use()
+    with caplog.at_level(logging.CRITICAL), pytest.raises(BrokenError, match="cannot unpin"):
+        await stage.rig.worker.aclose()
+    after = memory_use()
+    assert after.mapped_bytes < before.mapped_bytes
+    assert after.abandoned_bytes > before.abandoned_bytes
+
+
+async def test_a_worker_that_was_never_used_closes() -> None:
+    device = HostDevice()
+    rig = make_worker_rig(device)
+    await rig.worker.aclose()
+    device.close()
+
+
+def test_a_loop_that_ends_without_a_close_hangs_nobody(stage: Stage) -> None:
+    """Fault 34: what was submitted goes on; its results have nobody left to go to."""
+
+    async def leave() -> None:
+        stage.begin()
+
+    asyncio.run(leave())
+    stage.device.release()
+    assert stage.load.result is not None
+    assert not stage.load.result.success
+    machinery: Machinery = stage.rig.worker._machinery  # type: ignore[attr-defined] # a CPUOffloadingWorker
+    machinery.synchronize()
+    machinery.free()

@@ -1,0 +1,124 @@
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import pytest
+
+from aiokvoffload.base import Event
+from aiokvoffload.device.host import HostEvent
+from aiokvoffload.poller import LAG_SAMPLES, LagRecorder, Poller
+from aiokvoffload.testing import ManualDevice
+
+
+@dataclass
+class Job:
+    name: str
+    end: Event | None
+
+
+def pending() -> HostEvent:
+    event = HostEvent()
+    event.record()
+    return event
+
+
+class CountingDevice(ManualDevice):
+    """Notes which events it is asked about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries: list[Event] = []
+
+    def query(self, event: Event) -> bool:
+        self.queries.append(event)
+        return super().query(event)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.device = CountingDevice()
+        self.ended: list[str] = []
+        self.broken: list[Exception] = []
+        self.poller: Poller[Job] = Poller(self.device, 2, on_ended=self.end, on_broken=self.broken.append)
+
+    def end(self, job: Job) -> None:
+        self.ended.append(job.name)
+        if job.name == "bad":
+            raise KeyError(job.name)
+
+
+def test_only_the_head_of_each_stream_is_asked_for() -> None:
+    stage = Stage()
+    events = [pending() for _ in range(4)]
+    for number, event in enumerate(events):
+        stage.poller.track(number % 2, Job(str(number), event))
+    assert stage.poller.poll() == 0
+    assert stage.device.queries == events[:2]
+    events[3].complete()
+    events[1].complete()
+    assert stage.poller.poll() == 2
+    assert stage.ended == ["1", "3"]
+    assert repr(stage.poller) == "Poller([2, 0] in flight, 2 announced)"
+
+
+def test_one_jobs_trouble_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """Faults 23 and 27."""
+    stage = Stage()
+    for name in ("bad", "good"):
+        event = pending()
+        event.complete()
+        stage.poller.track(0, Job(name, event))
+    with caplog.at_level(logging.CRITICAL):
+        assert stage.poller.poll() == 2
+    assert (stage.ended, stage.broken) == (["bad", "good"], [])
+
+
+def test_a_device_that_refuses_to_answer_is_reported() -> None:
+    stage = Stage()
+    stage.poller.track(0, Job("lost", pending()))
+    stage.device.break_down()
+    stage.poller.poll()
+    assert len(stage.broken) == 1
+    assert stage.poller.poll() == 0
+    assert len(stage.broken) == 1
+
+
+async def test_an_idle_poller_asks_nothing_and_a_job_wakes_it() -> None:
+    stage = Stage()
+    stage.poller.start()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert stage.poller.statistics().polls == 0
+    event = pending()
+    stage.poller.track(1, Job("one", event))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert stage.poller.statistics().polls > 0
+    event.complete()
+    while not stage.ended:
+        await asyncio.sleep(0)
+    lag = stage.poller.statistics().lag
+    assert (lag.samples, lag.max_s < 1.0) == (1, True)
+    await stage.poller.stop()
+    assert stage.broken == []
+
+
+async def test_a_poller_that_is_cancelled_says_that_it_died() -> None:
+    """Fault 27."""
+    stage = Stage()
+    stage.poller.start()
+    next(task for task in asyncio.all_tasks() if task.get_name() == "aiokvoffload-poller").cancel()
+    while not stage.broken:
+        await asyncio.sleep(0)
+    await stage.poller.stop()
+
+
+def test_lags_are_kept_up_to_a_bound() -> None:
+    """I11."""
+    recorder = LagRecorder()
+    assert recorder.statistics().samples == 0
+    for number in range(LAG_SAMPLES + 100):
+        recorder.add(float(number))
+    statistics = recorder.statistics()
+    assert (statistics.samples, statistics.max_s) == (LAG_SAMPLES, LAG_SAMPLES + 99.0)
+    assert 99.0 < statistics.p50_s < statistics.p99_s < statistics.max_s
