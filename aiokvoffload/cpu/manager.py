@@ -4,7 +4,7 @@ It moves no byte and waits for nothing; it says what is to be done and is told h
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import chain as concatenated
 from itertools import takewhile
 
@@ -202,7 +202,8 @@ class CPUOffloadingManager(OffloadingManager):
             requests=len(self._requests),
             loads_in_flight=len(self._loads),
             stores_in_flight=len(self._stores),
-            **asdict(replace(self._counts, dropped_events=self._events.dropped_count)),
+            dropped_events=self._events.dropped_count,
+            **asdict(self._counts),
         )
 
     def check_integrity(self) -> None:
