@@ -15,7 +15,7 @@ from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.handler import SingleDirectionOffloadingHandler
 from aiokvoffload.cpu.threads import SubmissionThread
 from aiokvoffload.device.base import Device
-from aiokvoffload.errors import BrokenError
+from aiokvoffload.errors import BrokenError, ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +62,17 @@ class Machinery:
         owns_device: bool,
         engine: CopyEngine | None,
     ) -> None:
-        layout = lay_out(kv_caches, device.torch_device)
-        check_pools(layout, pools, blocks_per_chunk)
-        num_slots = sum(pool.num_slots for pool in pools)
         self._device, self._owns_device = device, owns_device
+        try:
+            layout = lay_out(kv_caches, device.torch_device)
+            check_pools(layout, pools, blocks_per_chunk)
+            self._arenas = map_pools(pools, device)
+        except ConfigError:
+            if owns_device:
+                device.close()
+            raise
+        num_slots = sum(pool.num_slots for pool in pools)
         self._tensors = layout.tensors
-        self._arenas = map_pools(pools, device)
         self._engine = engine or choose_engine(device, layout, self._arenas)
         routes = make_routes(layout, pools, self._arenas, blocks_per_chunk)
         self.selector = Selector(routes, layout.num_physical_blocks, num_slots)

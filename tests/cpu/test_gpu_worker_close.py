@@ -5,16 +5,19 @@ import logging
 from dataclasses import dataclass, field
 
 import pytest
+import torch
 
 from aiokvoffload.base import GPULoadStoreSpec, Transfer
 from aiokvoffload.config import Mode
 from aiokvoffload.copy.arena import memory_use
+from aiokvoffload.cpu.common import PoolShape
+from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.cpu.machinery import Machinery
 from aiokvoffload.device.host import HostDevice
-from aiokvoffload.errors import AbandonedError, BrokenError, ClosedError
+from aiokvoffload.errors import AbandonedError, BrokenError, ClosedError, ConfigError
 from aiokvoffload.testing import ManualClock, ManualDevice
 from aiokvoffload.testing.contract import WorkerRig
-from aiokvoffload.testing.memory import make_worker_rig
+from aiokvoffload.testing.memory import make_kv_caches, make_worker_rig
 
 
 @dataclass
@@ -125,6 +128,31 @@ async def test_a_failed_step_of_a_close_skips_no_other(
     after = memory_use()
     assert after.mapped_bytes < before.mapped_bytes
     assert after.abandoned_bytes > before.abandoned_bytes
+
+
+def test_a_worker_that_cannot_be_made_keeps_nothing() -> None:
+    """Not even the thread of a device that it was given to own."""
+    tensors = [torch.zeros((4, 64), dtype=torch.uint8)]
+    with pytest.raises(ConfigError, match="chunk_bytes"):
+        CPUOffloadingWorker(
+            make_kv_caches(tensors),
+            [PoolShape((0,), 65, 4)],
+            blocks_per_chunk=[1],
+            device=HostDevice(),
+            owns_device=True,
+        )
+
+
+def test_a_worker_closes_the_device_that_it_owns() -> None:
+    worker = CPUOffloadingWorker(
+        make_kv_caches([torch.zeros((4, 64), dtype=torch.uint8)]),
+        [PoolShape((0,), 64, 4)],
+        blocks_per_chunk=[1],
+        device=HostDevice(),
+        mode=Mode.STEPPED,
+        owns_device=True,
+    )
+    worker.close()
 
 
 async def test_a_worker_that_was_never_used_closes() -> None:
