@@ -23,6 +23,9 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # What is loaded by now stays: without torch and the tests themselves, the collection after each test is quick.
+    gc.collect()
+    gc.freeze()
     if torch.cuda.is_available():
         return
     for item in items:
