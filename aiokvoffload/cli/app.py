@@ -13,16 +13,18 @@ import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 import aiokvoffload
+from aiokvoffload.cli.bench import copy_benchmark, copy_table
 from aiokvoffload.cli.replay import ReplayOptions, replay
-from aiokvoffload.cli.report import ReplayReport
 from aiokvoffload.cli.sizes import parse_size
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
 from aiokvoffload.errors import OffloadError
 
 T = TypeVar("T")
 
+STDOUT = Path("-")
 USAGE_STATUS, INTERRUPTED_STATUS = 2, 130
 
 app = typer.Typer(name="aiokvoffload", help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -73,7 +75,9 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-def _size(text: str) -> int:
+def _size(text: str | int) -> int:
+    if isinstance(text, int):  # a default passes through here as well
+        return text
     try:
         return parse_size(text)
     except OffloadError as error:
@@ -95,6 +99,12 @@ def options(
     """KV-cache offloading for LLM servers written on asyncio: try it on a trace, measure its copies."""
 
 
+Device = Annotated[str, typer.Option(help="auto, cuda or host.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON; - is standard output.")
+]
+
+
 @app.command(name="replay")
 def replay_command(
     trace: Annotated[Path, typer.Argument(help="Mooncake-format trace (JSON lines).", show_default="a sample")] = (
@@ -110,12 +120,10 @@ def replay_command(
     chunk_bytes: Annotated[
         int | None, typer.Option(parser=_size, metavar="SIZE", help="Bytes of a chunk [16KiB on host, 1MiB on cuda].")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cuda or host.")] = "auto",
+    device: Device = "auto",
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in service at a time.")] = 16,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every loaded byte.")] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON; - is standard output.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Replay a trace as an async server would, and say what it brought."""
     replay_options = ReplayOptions(
@@ -128,12 +136,11 @@ def replay_command(
         verify=verify,
         trace_name=str(trace),
     )
-    json_to_stdout = json_file == Path("-")
     with clear_errors():
         trace_requests = read_trace(trace, limit=requests)
-        with progress(len(trace_requests), quiet=json_to_stdout) as advance:
+        with progress(len(trace_requests), quiet=json_file == STDOUT) as advance:
             report = run(replay(trace_requests, replay_options, on_served=advance))
-        show(report, json_file)
+        show(report.table(), report.to_json(), json_file)
     raise typer.Exit(0 if report.ok else 1)
 
 
@@ -147,13 +154,31 @@ def progress(total: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-def show(report: ReplayReport, json_file: Path | None) -> None:
-    """A table on standard output, or JSON there or in a file beside the table."""
-    if json_file == Path("-"):
-        print(report.to_json())
+def show(table: Table, json_text: str, json_file: Path | None) -> None:
+    """A table on standard output, or JSON there, or JSON in a file beside the table."""
+    if json_file == STDOUT:
+        print(json_text)
         return
-    Console(file=sys.stdout).print(report.table())
-    if report.first_mismatch:
-        typer.echo(f"first mismatch: {report.first_mismatch}")
+    Console(file=sys.stdout).print(table)
     if json_file is not None:
-        json_file.write_text(report.to_json() + "\n", encoding="utf-8")
+        json_file.write_text(json_text + "\n", encoding="utf-8")
+
+
+bench = typer.Typer(name="bench", help="Measure parts of the library on this machine.", no_args_is_help=True)
+app.add_typer(bench)
+
+
+@bench.command(name="copy")
+def bench_copy_command(
+    *,
+    chunks: Annotated[int, typer.Option(min=1, help="Chunks copied at once.")] = 64,
+    chunk_bytes: Annotated[int, typer.Option(parser=_size, metavar="SIZE", help="Bytes of a chunk.")] = 2 << 20,
+    layers: Annotated[int, typer.Option(min=1, help="Tensors that a chunk's bytes lie in.")] = 4,
+    device: Device = "auto",
+    repeat: Annotated[int, typer.Option(min=1, help="Measurements, of which the medians are taken.")] = 30,
+    json_file: JsonFile = None,
+) -> None:
+    """Copy random chunks each way, against contiguous copies of the same bytes in the same run."""
+    with clear_errors():
+        result = copy_benchmark(chunks=chunks, chunk_bytes=chunk_bytes, layers=layers, device=device, repeat=repeat)
+        show(copy_table(result), result.to_json(), json_file)

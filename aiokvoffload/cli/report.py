@@ -108,6 +108,8 @@ class ReplayReport:
         table.add_column("value", justify="right")
         for name, value in self._rows():
             table.add_row(name, value)
+        if self.first_mismatch:
+            table.caption = f"first mismatch: {self.first_mismatch}"
         return table
 
     def _rows(self) -> list[tuple[str, str]]:

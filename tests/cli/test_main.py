@@ -16,6 +16,12 @@ from aiokvoffload.errors import BrokenError
 GARBLED = '{"hash_ids": [0]}\n{"hash_ids": [0,\n'
 
 
+@pytest.fixture(scope="module", autouse=True)
+def process_has_its_signal_pipe() -> None:
+    """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a command leaves."""
+    run(asyncio.sleep(0))
+
+
 @pytest.fixture
 def runner() -> CliRunner:
     return CliRunner()
@@ -92,6 +98,21 @@ def test_json_on_standard_output_is_nothing_but_json() -> None:
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["requests"] == 5
     assert result.stderr == ""
+
+
+def test_the_copy_benchmark_reports_both_directions(runner: CliRunner, tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    options = ["--chunks", "1", "--device", "host", "--repeat", "2", "--json", str(figures)]
+    result = runner.invoke(app, ["bench", "copy", *options])
+    assert result.exit_code == 0, result.output
+    assert {"store", "load"} <= json.loads(figures.read_text()).keys()
+    assert "store" in result.output
+
+
+def test_a_benchmark_that_cannot_work_is_one_line_and_status_2(runner: CliRunner) -> None:
+    result = runner.invoke(app, ["bench", "copy", "--chunk-bytes", "10", "--layers", "3", "--device", "host"])
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
 
 
 def test_ctrl_c_cancels_what_runs_waits_for_its_end_and_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

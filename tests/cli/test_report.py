@@ -62,3 +62,8 @@ def test_the_table_shows_the_figures_in_their_units() -> None:
     assert "4,000,000,000 B, 8.00 GB/s" in text
     assert "wake-up lag, µs (p50, p99, max)" in text
     assert "1, 2, 3" in text
+
+
+def test_the_table_describes_the_first_mismatch_if_there_is_one() -> None:
+    assert "first mismatch" not in rendered(report())
+    assert "line-2, block 0" in rendered(report(mismatches=1, first_mismatch="line-2, block 0"))
