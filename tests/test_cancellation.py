@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
+from aiokvoffload.service import Handle, LoadResult
 from tests.service.conftest import Stage, keys_of
-
-pytest_plugins: list[str] = []
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ async def test_a_cancelled_waiter_detaches_and_the_load_goes_on(stage: Stage) ->
         service.check_integrity()
 
 
-async def _wait(handle):  # type: ignore[no-untyped-def]
+async def _wait(handle: Handle[LoadResult]) -> LoadResult:
     return await handle
 
 

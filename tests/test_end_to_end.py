@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,6 +26,8 @@ from tests.service.conftest import keys_of
 PAGE_BYTES = 1024
 NUM_BLOCKS = 128
 NUM_LAYERS = 3
+AROUND = (range(39, 40), range(40, 44), range(44, 45))
+"""Blocks of a load that begins and ends inside chunks, and their neighbours."""
 
 
 @dataclass
@@ -54,26 +56,31 @@ class Engine:
         )
         self.service = CPUOffloadingSpec(config).open(caches)
 
+    def forget(self) -> None:
+        """Let go of the GPU memory, which pytest would keep until the next test."""
+        del self.tensors, self.service
+
     @property
     def device(self) -> Device:
         return self.service.device
 
-    def fill(self, stream: Stream, blocks: Sequence[int], value: int) -> None:
+    def fill(self, stream: Stream, blocks: range, value: int) -> None:
         """Write `value + layer` into some blocks, in stream order."""
 
         def write() -> None:
+            # A slice, not a list of indices: those would be copied to a GPU, and the host would wait for that.
             for layer, tensor in enumerate(self.tensors):
-                tensor[list(blocks)] = (value + layer) % 256
+                tensor[blocks.start : blocks.stop] = (value + layer) % 256
 
         self.device.enqueue(stream, write)
 
-    def copy_out(self, stream: Stream, blocks: Sequence[int]) -> list[torch.Tensor]:
+    def copy_out(self, stream: Stream, blocks: range) -> list[torch.Tensor]:
         """What the blocks hold at this place in the stream's order; to be read after `drained`."""
         copies = [torch.empty((len(blocks), PAGE_BYTES), dtype=torch.uint8, device=t.device) for t in self.tensors]
 
         def read() -> None:
             for tensor, copy in zip(self.tensors, copies, strict=True):
-                copy.copy_(tensor[list(blocks)])
+                copy.copy_(tensor[blocks.start : blocks.stop])
 
         self.device.enqueue(stream, read)
         return copies
@@ -87,20 +94,22 @@ class Engine:
 
 
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
-def engine(request: pytest.FixtureRequest) -> Engine:
-    return Engine(request.param)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    built = Engine(request.param)
+    yield built
+    built.forget()
 
 
 async def test_bytes_come_back_through_cpu_memory(engine: Engine) -> None:
     async with engine.service as service:
         stream = engine.device.create_stream()
-        keys, blocks = keys_of(8), list(range(16))
+        keys, blocks = keys_of(8), range(16)
         engine.fill(stream, blocks, 7)
         async with service.request("writer") as request:
             assert (await request.store(keys, blocks, after=stream)).stored == 8
         engine.fill(stream, range(NUM_BLOCKS), 0)
         async with service.request("reader") as request:
-            target = list(range(40, 56))
+            target = range(40, 56)
             load = request.load(keys, target, after=stream)
             await load.fence(stream)
             copies = engine.copy_out(stream, target)
@@ -138,7 +147,7 @@ async def test_a_store_reads_what_the_stream_had_written_and_not_what_it_writes_
     """Faults 1 and 2: the overwrite is enqueued right after `store` returns, before any await."""
     async with engine.service as service:
         stream = engine.device.create_stream()
-        keys, blocks = keys_of(8), list(range(16))
+        keys, blocks = keys_of(8), range(16)
         engine.fill(stream, blocks, 1)
         async with service.request("writer") as request:
             engine.fill(stream, blocks, 2)
@@ -158,7 +167,7 @@ async def test_a_store_that_ignores_the_producer_reads_too_early(engine: Engine)
     """The check can fail: with the fence of fault 1 dropped, the store sees what was there before."""
     async with engine.service as service:
         stream = engine.device.create_stream()
-        keys, blocks = keys_of(4), list(range(8))
+        keys, blocks = keys_of(4), range(8)
         before = stream.record_event()
         gate = hold(engine, stream)
         engine.fill(stream, blocks, 5)
@@ -181,7 +190,7 @@ def hold(engine: Engine, stream: Stream) -> threading.Event:
         engine.device.enqueue(stream, partial(_wait, gate))
     else:
         cycles = int(0.1 * torch.cuda.get_device_properties(0).clock_rate * 1e3)
-        engine.device.enqueue(stream, lambda: torch.cuda._sleep(cycles))
+        engine.device.enqueue(stream, lambda: torch.cuda._sleep(cycles))  # type: ignore[no-untyped-call]
     return gate
 
 
@@ -193,7 +202,7 @@ async def test_a_load_overwrites_only_when_the_readers_before_it_have_read(engin
     """I8: a load starts after what its stream had enqueued."""
     async with engine.service as service:
         stream = engine.device.create_stream()
-        keys, blocks = keys_of(4), list(range(8))
+        keys, blocks = keys_of(4), range(8)
         engine.fill(stream, blocks, 5)
         async with service.request("writer") as request:
             await request.store(keys, blocks, after=stream)
@@ -220,11 +229,12 @@ async def test_a_load_inside_chunks_leaves_the_rest_untouched(engine: Engine) ->
         async with service.request("reader") as request:
             load = request.load(keys, GPULoadStoreSpec(range(40, 44), [4], [1]), after=stream)
             await load.fence(stream)
-            inside, outside = engine.copy_out(stream, range(40, 44)), engine.copy_out(stream, [39, 44])
+            before, inside, after = (engine.copy_out(stream, blocks) for blocks in AROUND)
             await load
         await engine.drained(stream)
         assert engine.holds(inside, 8)
-        assert engine.holds(outside, 0)
+        assert engine.holds(before, 0)
+        assert engine.holds(after, 0)
 
 
 async def test_a_later_store_of_a_reused_slot_never_reaches_an_earlier_load(engine: Engine) -> None:
@@ -245,3 +255,4 @@ async def test_a_later_store_of_a_reused_slot_never_reaches_an_earlier_load(engi
             await small.drained(stream)
             assert small.holds(copies, turn)
         service.check_integrity()
+    small.forget()

@@ -23,6 +23,8 @@ _cuda: Any = torch.cuda  # its streams and events have no type annotations
 CLOCK_AGE_LIMIT_S = 1.0
 """The device's clock and the host's drift apart by some ten microseconds in a second."""
 POPULATE_THREADS = 8
+MIN_SHARE_BYTES = 64 << 20
+"""Starting a thread pays off for about ten milliseconds of faulting."""
 _MADV_POPULATE_WRITE = 23
 
 
@@ -146,7 +148,10 @@ def _populate(address: int, size_bytes: int) -> None:
     """Touch all pages. Where the kernel cannot (before 5.14), registration does it, on one thread."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    share_bytes = -(-size_bytes // POPULATE_THREADS // mmap.PAGESIZE) * mmap.PAGESIZE
+    share_bytes = max(MIN_SHARE_BYTES, -(-size_bytes // POPULATE_THREADS // mmap.PAGESIZE) * mmap.PAGESIZE)
+    if share_bytes >= size_bytes:
+        libc.madvise(address, size_bytes, _MADV_POPULATE_WRITE)
+        return
     with ThreadPoolExecutor(POPULATE_THREADS, thread_name_prefix="aiokvoffload-populate") as threads:
         for offset in range(0, size_bytes, share_bytes):
             length = min(share_bytes, size_bytes - offset)
