@@ -130,14 +130,20 @@ class Poller(Generic[JobT]):
     def _poll_queue(self, queue: deque[JobT]) -> int:
         announced = 0
         while queue and (end := queue[0].end) is not None and self._device.query(end):
-            self._lag.add(max(0.0, time.perf_counter() - self._device.completed_at(end)))
             job = queue.popleft()
             announced += 1
+            self._note_lag(end)
             try:
                 self._on_ended(job)
             except Exception:  # one job's trouble must not stop the others' results (faults 23, 27)
                 logger.exception("announcing the end of %r failed", job)
         return announced
+
+    def _note_lag(self, end: Event) -> None:
+        try:
+            self._lag.add(max(0.0, time.perf_counter() - self._device.completed_at(end)))
+        except Exception:  # a figure must never cost a result (fault 52)
+            logger.debug("the lag of %r is not known", end, exc_info=True)
 
     def _break(self, error: Exception) -> None:
         for queue in self._queues:

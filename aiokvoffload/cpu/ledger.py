@@ -46,7 +46,7 @@ class JobLedger:
             return
         try:
             result = self._machinery.handlers[job.handler].conclude(job)
-        except BrokenError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the job is in flight and must get its result (I1)
             self.break_down(error)
             return
         self.jobs.remove(job)
