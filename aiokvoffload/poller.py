@@ -7,6 +7,7 @@ stepped mode the engine's thread does.
 
 import asyncio
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 EAGER_POLLS = 16
 """Turns of the loop that are polled at once after something changed, before the poller sleeps between polls."""
+ANNOUNCED_PER_TURN = 4
+"""What follows an announcement may take a tenth of a millisecond, and many jobs may have ended at once (I10)."""
 PAUSE_S = 0.001
 """uvloop rounds timers to whole milliseconds, and asyncio's epoll rounds up to one."""
 LAG_SAMPLES = 4096
@@ -115,21 +118,21 @@ class Poller(Generic[JobT]):
         if self._wake is not None:
             self._wake.set()
 
-    def poll(self) -> int:
-        """Announce every job that has ended; returns how many."""
+    def poll(self, limit: int = sys.maxsize) -> int:
+        """Announce the jobs that have ended, at most `limit` of them; returns how many."""
         self._polls += 1
         announced = 0
         try:
             for queue in self._queues:
-                announced += self._poll_queue(queue)
+                announced += self._poll_queue(queue, limit - announced)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for an answer that cannot come
             self._break(error)
         self._announced += announced
         return announced
 
-    def _poll_queue(self, queue: deque[JobT]) -> int:
+    def _poll_queue(self, queue: deque[JobT], limit: int) -> int:
         announced = 0
-        while queue and (end := queue[0].end) is not None and self._device.query(end):
+        while announced < limit and queue and (end := queue[0].end) is not None and self._device.query(end):
             job = queue.popleft()
             announced += 1
             self._note_lag(end)
@@ -176,7 +179,7 @@ class Poller(Generic[JobT]):
                 wake.clear()
                 await wake.wait()
                 eager_polls = EAGER_POLLS
-            eager_polls = EAGER_POLLS if self.poll() else eager_polls - 1
+            eager_polls = EAGER_POLLS if self.poll(ANNOUNCED_PER_TURN) else eager_polls - 1
             await self._pause(eager_polls > 0)
 
     @staticmethod

@@ -69,14 +69,15 @@ def as_ids(name: str, values: npt.ArrayLike) -> Ids:
     Raises:
         ArgumentError: not one-dimensional, not whole numbers, or negative; the message starts with `name`.
     """
-    array = np.asarray(values)
+    # numpy takes a range apart number by number.
+    array = np.arange(values.start, values.stop, values.step) if isinstance(values, range) else np.array(values)
     if array.size == 0:
         array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ArgumentError(
             f"{name} must be a one-dimensional array of whole numbers, got shape {array.shape} of {array.dtype}"
         )
-    ids = array.astype(np.int64)
+    ids = array.astype(np.int64, copy=False)
     if len(ids) and (lowest := int(ids.min())) < 0:
         raise ArgumentError(f"{name} must be at least 0, got {lowest} at index {int(ids.argmin())}")
     return ids

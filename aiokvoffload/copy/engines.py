@@ -3,7 +3,6 @@
 Knows pointers and streams; knows nothing of chunks or jobs.
 """
 
-import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -14,6 +13,7 @@ import torch
 
 from aiokvoffload.base import Ids, Stream
 from aiokvoffload.copy.arena import HostArena
+from aiokvoffload.copy.host_copy import copy_fragments
 from aiokvoffload.copy.layout import KVCacheLayout
 from aiokvoffload.copy.plan import CopyPlan
 from aiokvoffload.device.base import Device
@@ -86,17 +86,17 @@ class DriverCopyEngine(CopyEngine):
                 raise PartialCopyError(str(error), number) from error
 
 
-class MemmoveEngine(CopyEngine):
-    """`memmove` on the stream's thread, for the host device. Each call lets go of the GIL."""
+class HostEngine(CopyEngine):
+    """Copies on the stream's thread, for the host device."""
 
     def __init__(self, device: Device) -> None:
-        self.name = "host-memmove"
+        self.name = "host"
         self._device = device
 
     def copy(self, plan: CopyPlan, stream: Stream, *, ordered: bool) -> None:
         """Enqueue all runs as one piece of work."""
         try:
-            self._device.enqueue(stream, partial(_move, plan))
+            self._device.enqueue(stream, partial(copy_fragments, plan.dst_ptrs, plan.src_ptrs, plan.sizes))
         except OffloadError as error:
             raise PartialCopyError(str(error)) from error
 
@@ -143,7 +143,7 @@ def choose_engine(device: Device, layout: KVCacheLayout, arenas: Sequence[HostAr
     if driver is not None:
         return DriverBatchEngine(driver) if driver.has_batch_copy else DriverCopyEngine(driver)
     if device.torch_device.type == "cpu":
-        return MemmoveEngine(device)
+        return HostEngine(device)
     return TorchEngine(device, regions_of(layout, arenas))
 
 
@@ -157,9 +157,3 @@ def _handle(stream: Any) -> int:
     """The driver's handle of a torch stream. The batched call refuses handle 0, the legacy default stream."""
     handle: int = stream.cuda_stream
     return handle
-
-
-def _move(plan: CopyPlan) -> None:
-    runs = zip(plan.dst_ptrs.tolist(), plan.src_ptrs.tolist(), plan.sizes.tolist(), strict=True)
-    for dst_ptr, src_ptr, size_bytes in runs:
-        ctypes.memmove(dst_ptr, src_ptr, size_bytes)

@@ -7,6 +7,7 @@ from aiokvoffload.base import OffloadingManager, OffloadingWorker, OffloadKey
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.pump import Pump
+from aiokvoffload.service.run_size import RunSize
 from aiokvoffload.service.running_store import RunningStore
 
 
@@ -42,8 +43,8 @@ class Backend:
         self.running_stores: dict[OffloadKey, RunningStore] = {}
         self._max_jobs_in_flight = max_jobs_in_flight
         self.pump = Pump(self.has_room)
-        self.run_keys = [
-            max(1, min(max_run_keys, max_run_fragments // max(w.fragments_per_chunk(group_idx) for w in workers)))
+        self.run_sizes = [
+            RunSize(min(max_run_keys, max_run_fragments // max(w.fragments_per_chunk(group_idx) for w in workers)))
             for group_idx in range(len(groups))
         ]
         self._job_ids = itertools.count()

@@ -1,5 +1,6 @@
 """What a load and a store have in common: they walk their segments run by run and end when their last job has ended."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -56,7 +57,11 @@ class TransferFlow(ABC, Generic[ResultT]):
     def step(self) -> Progress:
         """Handle the next run."""
         if self._walking and self._segment_idx < len(self._segments):
-            progress = self._step_run(self._segments[self._segment_idx])
+            segment = self._segments[self._segment_idx]
+            run = self._run(segment)
+            began_s = time.perf_counter()
+            progress = self._step_run(segment, run)
+            self._backend.run_sizes[segment.group_idx].learn(len(run), time.perf_counter() - began_s)
             if progress is not Progress.DONE:
                 return progress
         self._end_walk()
@@ -75,18 +80,14 @@ class TransferFlow(ABC, Generic[ResultT]):
         self._end_walk()
 
     @abstractmethod
-    def _step_run(self, segment: Segment) -> Progress:
-        """Handle the run at the current position of `segment`."""
+    def _step_run(self, segment: Segment, run: Sequence[OffloadKey]) -> Progress:
+        """Handle `run`, the keys at the current position of `segment`."""
 
     @abstractmethod
     def _result(self) -> ResultT: ...
 
-    @abstractmethod
-    def _unserved(self) -> tuple[OffloadKey, ...]:
-        """Keys that nothing was submitted for and nothing will be."""
-
     def _run(self, segment: Segment) -> Sequence[OffloadKey]:
-        return segment.keys[self._position : self._position + self._backend.run_keys[segment.group_idx]]
+        return segment.keys[self._position : self._position + self._backend.run_sizes[segment.group_idx].keys]
 
     def _advance(self, segment: Segment, num_keys: int) -> Progress:
         self._position += num_keys
@@ -100,7 +101,7 @@ class TransferFlow(ABC, Generic[ResultT]):
 
     def _submit(
         self,
-        num_chunks: int,
+        keys: Sequence[OffloadKey],
         submission: Callable[[Any, int, Any], Callable[[], Any]],
         on_done: Callable[[JobOutcome], None],
     ) -> None:
@@ -113,10 +114,11 @@ class TransferFlow(ABC, Generic[ResultT]):
             try:
                 on_done(outcome)
             finally:
+                self.handle._job_ended(job)
                 self._backend.job_ended()
                 self._part_ended()
 
-        job = Job(num_chunks, on_done=done, on_released=self._part_released)
+        job = Job(keys, on_done=done, on_released=self._part_released)
         job_id = self._backend.job_started()
         self.handle._job_submitted(job)
         job.submit(
@@ -127,7 +129,7 @@ class TransferFlow(ABC, Generic[ResultT]):
         if not self._walking:
             return
         self._walking = False
-        self.handle._all_submitted(self._unserved())
+        self.handle._all_submitted()
         self._part_released()
         self._part_ended()
 

@@ -18,9 +18,11 @@ class Handle(Generic[ResultT]):
         loop = asyncio.get_running_loop()
         self._num_workers = num_workers
         self._result: asyncio.Future[ResultT] = loop.create_future()
-        self._submitted: asyncio.Future[tuple[OffloadKey, ...]] = loop.create_future()
+        self._submitted: asyncio.Future[None] = loop.create_future()
         self._released: asyncio.Future[None] = loop.create_future()
-        self._jobs: list[Job] = []
+        self._unserved: tuple[OffloadKey, ...] = ()
+        # Ended jobs are let go: they lead back here, and a long call would leave a heap of cycles to the collector.
+        self._jobs: set[Job] = set()
 
     def __await__(self) -> Generator[Any, None, ResultT]:
         return asyncio.shield(self._result).__await__()
@@ -55,18 +57,25 @@ class Handle(Generic[ResultT]):
             TransferError: some keys cannot be served; the stream waits for the others all the same.
         """
         streams = per_rank("stream", stream, self._num_workers)
-        unserved = await asyncio.shield(self._submitted)
-        for job in self._jobs:
+        await asyncio.shield(self._submitted)
+        for job in tuple(self._jobs):
             await job.fence(streams)
-        if unserved:
+        if unserved := self._unserved:
             raise TransferError(f"{len(unserved)} keys cannot be served, the first is {unserved[0].hex()}", unserved)
 
     def _job_submitted(self, job: Job) -> None:
-        self._jobs.append(job)
+        self._jobs.add(job)
 
-    def _all_submitted(self, unserved: tuple[OffloadKey, ...]) -> None:
+    def _job_ended(self, job: Job) -> None:
+        self._jobs.discard(job)
+
+    def _cannot_serve(self, keys: tuple[OffloadKey, ...]) -> None:
+        """Known so far; a fence tells."""
+        self._unserved = keys
+
+    def _all_submitted(self) -> None:
         if not self._submitted.done():
-            self._submitted.set_result(unserved)
+            self._submitted.set_result(None)
 
     def _release(self) -> None:
         if not self._released.done():

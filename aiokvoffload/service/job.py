@@ -1,11 +1,11 @@
 """One run of a load or a store on every worker; it ends when all of them have ended."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from aiokvoffload.base import Stream, Transfer, TransferResult
-from aiokvoffload.errors import OffloadError
+from aiokvoffload.base import OffloadKey, Stream, Transfer, TransferResult
+from aiokvoffload.errors import OffloadError, TransferError
 
 logger = logging.getLogger(__name__)
 
@@ -27,15 +27,15 @@ class Job:
     """Collects the ends of one run's transfers.
 
     Args:
-        num_chunks: chunks in the run; all of them count as failed when a worker refuses it.
+        keys: the chunks of the run; all of them count as failed when a worker refuses it.
         on_done: called once with the outcome, when every worker has ended.
         on_released: called once, when no worker touches the run's GPU blocks any more.
     """
 
     __slots__ = (
         "_failed",
+        "_keys",
         "_moved_bytes",
-        "_num_chunks",
         "_on_done",
         "_on_released",
         "_running",
@@ -44,10 +44,10 @@ class Job:
     )
 
     def __init__(
-        self, num_chunks: int, *, on_done: Callable[[JobOutcome], None], on_released: Callable[[], None]
+        self, keys: Sequence[OffloadKey], *, on_done: Callable[[JobOutcome], None], on_released: Callable[[], None]
     ) -> None:
         self.transfers: list[Transfer] = []
-        self._num_chunks = num_chunks
+        self._keys = keys
         self._on_done = on_done
         self._on_released = on_released
         # Submitting counts as one more part, so that a worker that ends at once does not end the whole job.
@@ -61,8 +61,8 @@ class Job:
             try:
                 transfer = submission()
             except OffloadError:
-                logger.exception("a worker refused a run of %d chunks; the run fails", self._num_chunks)
-                self._failed.update(range(self._num_chunks))
+                logger.exception("a worker refused a run of %d chunks; the run fails", len(self._keys))
+                self._failed.update(range(len(self._keys)))
                 break
             self.transfers.append(transfer)
             self._running += 1
@@ -73,27 +73,38 @@ class Job:
         self._part_ended()
 
     async def fence(self, streams: Iterable[Stream]) -> None:
-        """Make each rank's stream wait for that rank's copies."""
+        """Make each rank's stream wait for that rank's copies.
+
+        Raises:
+            TransferError: a rank's copies failed; it names the run's keys.
+        """
         for transfer, stream in zip(self.transfers, streams, strict=False):
-            await transfer.fence(stream)
+            try:
+                await transfer.fence(stream)
+            except TransferError as error:
+                raise TransferError(str(error), tuple(self._keys)) from error
 
     def _rank_done(self, result: TransferResult) -> None:
         if result.success:
             self._moved_bytes += result.transfer_size
         else:
             logger.warning("transfer %d failed: %s", result.job_id, result.error)
-            self._failed.update(result.failed_indices or range(self._num_chunks))
+            self._failed.update(result.failed_indices or range(len(self._keys)))
         self._part_ended()
 
     def _part_ended(self) -> None:
         self._running -= 1
         if not self._running:
-            self._on_done(JobOutcome(frozenset(self._failed), self._moved_bytes))
+            on_done = self._on_done
+            del self._on_done  # it leads back here: no cycle is left to the collector
+            on_done(JobOutcome(frozenset(self._failed), self._moved_bytes))
 
     def _rank_released(self) -> None:
         self._touching -= 1
         if not self._touching:
-            self._on_released()
+            on_released = self._on_released
+            del self._on_released
+            on_released()
 
     def __repr__(self) -> str:
-        return f"<Job {self._num_chunks} chunks, {self._running} parts running>"
+        return f"<Job {len(self._keys)} chunks, {self._running} parts running>"

@@ -39,9 +39,8 @@ class LoadFlow(TransferFlow[LoadResult]):
         # How many leading keys of each segment can still arrive: cut by a miss, a failure, a reset or a stop.
         self._limits = [len(segment.keys) for segment in segments]
 
-    def _step_run(self, segment: Segment) -> Progress:
+    def _step_run(self, segment: Segment, run: Sequence[OffloadKey]) -> Progress:
         manager = self._backend.manager
-        run = self._run(segment)
         prepared = manager.prepare_load(run, self._ctx)
         served = len(prepared.keys)
         if served:
@@ -68,7 +67,7 @@ class LoadFlow(TransferFlow[LoadResult]):
         def submission(worker: OffloadingWorker, job_id: int, after: Stream | Event | None) -> Callable[[], Transfer]:
             return partial(worker.submit_load, job_id, prepared.spec, blocks, after=after, expedited=expedited)
 
-        self._submit(len(prepared.keys), submission, partial(self._loaded, self._segment_idx, self._position, prepared))
+        self._submit(prepared.keys, submission, partial(self._loaded, self._segment_idx, self._position, prepared))
 
     def _loaded(self, segment_idx: int, first_chunk: int, prepared: PrepareLoadOutput, outcome: JobOutcome) -> None:
         failed_keys = [prepared.keys[index] for index in sorted(outcome.failed_indices)]
@@ -81,7 +80,9 @@ class LoadFlow(TransferFlow[LoadResult]):
             self._cut(segment_idx, first_chunk + min(outcome.failed_indices))
 
     def _cut(self, segment_idx: int, served: int) -> None:
-        self._limits[segment_idx] = min(self._limits[segment_idx], served)
+        if served < self._limits[segment_idx]:
+            self._limits[segment_idx] = served
+            self.handle._cannot_serve(self._unserved())
 
     def _end_walk(self) -> None:
         if self._walking:

@@ -243,8 +243,8 @@ class Request:
 
     def _fits_one_step(self, segments: Sequence[Segment], lane: Lane) -> bool:
         """Whether it can be submitted within the call: short enough, and nothing of this request stands before it."""
-        run_keys = self._backend.run_keys
-        is_short = sum(len(segment.keys) / run_keys[segment.group_idx] for segment in segments) <= 1
+        sizes = self._backend.run_sizes
+        is_short = sum(len(segment.keys) / sizes[segment.group_idx].keys for segment in segments) <= 1
         return is_short and not lane.flows and self._backend.has_room()
 
     def _starts(self, after: Any, *, at_once: bool) -> Sequence[Stream | Event | None]:

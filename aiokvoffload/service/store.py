@@ -44,8 +44,7 @@ class StoreFlow(TransferFlow[StoreResult]):
         self._refused: list[OffloadKey] = []
         self._failed: list[OffloadKey] = []
 
-    def _step_run(self, segment: Segment) -> Progress:
-        run = self._run(segment)
+    def _step_run(self, segment: Segment, run: Sequence[OffloadKey]) -> Progress:
         prepared = self._backend.manager.prepare_store(run, self._ctx)
         self._backend.publish()
         to_store = prepared.keys_to_store if prepared is not None else ()
@@ -69,7 +68,7 @@ class StoreFlow(TransferFlow[StoreResult]):
                 worker.submit_store, job_id, blocks, prepared.spec, after=after, protect_source=protect_source
             )
 
-        self._submit(len(prepared.keys_to_store), submission, partial(self._copied, prepared, running))
+        self._submit(prepared.keys_to_store, submission, partial(self._copied, prepared, running))
 
     def _copied(self, prepared: PrepareStoreOutput, running: RunningStore, outcome: JobOutcome) -> None:
         keys = prepared.keys_to_store

@@ -13,7 +13,7 @@ from aiokvoffload.copy.engines import (
     CopyEngine,
     DriverBatchEngine,
     DriverCopyEngine,
-    MemmoveEngine,
+    HostEngine,
     PartialCopyError,
     TorchEngine,
     choose_engine,
@@ -33,7 +33,7 @@ from aiokvoffload.testing.memory import make_kv_caches
 
 def engines_of(device: Device, kind: str, tensors: list[torch.Tensor], arena: HostArena) -> CopyEngine:
     if kind == "host":
-        return MemmoveEngine(device)
+        return HostEngine(device)
     if kind == "torch":
         return TorchEngine(device, regions_of(lay_out(make_kv_caches(tensors), device.torch_device), [arena]))
     assert isinstance(device, AcceleratorDevice)
@@ -100,7 +100,7 @@ def test_the_batch_attributes_have_the_layout_of_the_c_structure() -> None:
 def test_the_host_has_its_own_engine() -> None:
     device = open_device("host")
     layout = lay_out(make_kv_caches([torch.zeros((4, 64), dtype=torch.uint8)]), device.torch_device)
-    assert choose_engine(device, layout, []).name == "host-memmove"
+    assert choose_engine(device, layout, []).name == "host"
     device.close()
 
 

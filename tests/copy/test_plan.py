@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aiokvoffload.base import GPULoadStoreSpec
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engines import _move
+from aiokvoffload.copy.host_copy import copy_fragments
 from aiokvoffload.copy.plan import plan_copies
 from aiokvoffload.cpu.common import PoolShape
 from tests.copy.memory import Memory, caches_of
@@ -108,7 +108,7 @@ def test_a_plan_moves_the_bytes_of_the_definition_and_no_others(
     plan = plan_copies(direction, selection)
     assert plan.sizes.sum() == selection.size_bytes
     randomise(memory)
-    _move(plan)
+    copy_fragments(plan.dst_ptrs, plan.src_ptrs, plan.sizes)
     moved = snapshot(memory)
     randomise(memory)
     model_copy(memory, direction, blocks, slots)

@@ -10,7 +10,7 @@ import pytest
 
 from aiokvoffload.base import GPULoadStoreSpec, LoadStoreSpec, Stream, Transfer, TransferResult
 from aiokvoffload.config import Mode
-from aiokvoffload.copy.engines import CopyEngine, MemmoveEngine, PartialCopyError
+from aiokvoffload.copy.engines import CopyEngine, HostEngine, PartialCopyError
 from aiokvoffload.copy.plan import CopyPlan
 from aiokvoffload.device.host import HostDevice
 from aiokvoffload.device.open import open_device
@@ -190,7 +190,7 @@ class HalfEngine(CopyEngine):
 
     def __init__(self, device: ManualDevice, runs: int) -> None:
         self.name = "half"
-        self._whole, self._runs = MemmoveEngine(device), runs
+        self._whole, self._runs = HostEngine(device), runs
 
     def copy(self, plan: CopyPlan, stream: Stream, *, ordered: bool) -> None:
         arrays = (plan.src_ptrs, plan.dst_ptrs, plan.sizes, plan.first_chunks)
