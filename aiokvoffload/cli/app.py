@@ -17,6 +17,7 @@ from rich.table import Table
 
 import aiokvoffload
 from aiokvoffload.cli.bench import copy_benchmark, copy_table
+from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.sizes import parse_size
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
@@ -182,3 +183,17 @@ def bench_copy_command(
     with clear_errors():
         result = copy_benchmark(chunks=chunks, chunk_bytes=chunk_bytes, layers=layers, device=device, repeat=repeat)
         show(copy_table(result), result.to_json(), json_file)
+
+
+@bench.command(name="loop")
+def bench_loop_command(
+    *,
+    requests: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 64,
+    keys: Annotated[int, typer.Option(min=1, help="Keys of each request's chain.")] = 4096,
+    device: Device = "auto",
+    json_file: JsonFile = None,
+) -> None:
+    """Say how long the event loop is blocked while many requests move long chains at once."""
+    with clear_errors():
+        result = run(loop_benchmark(requests=requests, keys_per_request=keys, device=device))
+        show(loop_table(result), result.to_json(), json_file)

@@ -6,6 +6,7 @@ Knows what is set up, in which order it ends, and where each figure comes from; 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 from aiokvoffload.cache.pool import PoolStatistics
@@ -92,13 +93,15 @@ async def replay(
         BrokenError: the device failed.
     """
     device = open_device(options.device)
+    launcher = ThreadPoolExecutor(1, thread_name_prefix="aiokvoffload-launcher")
     try:
         sizes = choose_sizes(requests, options, on_host=device.torch_device.type == "cpu")
-        engine = build_engine(device, sizes, max_verified=count_blocks(requests) if options.verify else 0)
+        engine = build_engine(device, sizes, launcher, max_verified=count_blocks(requests) if options.verify else 0)
         run = await _run(engine, sizes, requests, options, on_served)
         return await _report(engine, sizes, requests, options, run)
     finally:
-        # Joins the compute stream's thread, which may have work left after a cancellation.
+        # Joins threads that may have work left after a cancellation.
+        await asyncio.to_thread(launcher.shutdown)
         await asyncio.to_thread(device.close)
 
 
@@ -107,7 +110,7 @@ def count_blocks(requests: Sequence[TraceRequest]) -> int:
     return sum(len(request.hash_ids) for request in requests)
 
 
-def build_engine(device: Device, sizes: Sizes, *, max_verified: int) -> Engine:
+def build_engine(device: Device, sizes: Sizes, launcher: ThreadPoolExecutor, *, max_verified: int) -> Engine:
     """Memory, a compute stream and kernels on `device`."""
     pool = make_pool(
         device.torch_device, num_tensors=NUM_TENSORS, num_blocks=sizes.gpu_blocks, chunk_bytes=sizes.chunk_bytes
@@ -116,7 +119,7 @@ def build_engine(device: Device, sizes: Sizes, *, max_verified: int) -> Engine:
     compute = device.create_stream()
     # What prepared the pattern ran on the current stream.
     device.wait(compute, device.record())
-    return Engine(device, compute, pool, BlockAllocator(sizes.gpu_blocks), pattern)
+    return Engine(device, compute, pool, BlockAllocator(sizes.gpu_blocks), pattern, launcher)
 
 
 @dataclass(frozen=True, slots=True)

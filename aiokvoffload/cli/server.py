@@ -6,6 +6,7 @@ Knows the order of one request's steps and counts their outcomes; knows nothing 
 import asyncio
 import bisect
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,6 +46,7 @@ class Engine:
         pool: the memory of the blocks, as `make_pool` gives it.
         allocator: who has which block.
         pattern: what computed blocks hold.
+        launcher: the thread that launches kernels on a GPU, which is too much work for a loop.
     """
 
     device: Device
@@ -52,10 +54,15 @@ class Engine:
     pool: torch.Tensor
     allocator: BlockAllocator
     pattern: Pattern
+    launcher: ThreadPoolExecutor
 
-    def enqueue(self, kernel: Callable[[], None]) -> None:
-        """Run `kernel` on the compute stream, after all that was enqueued before."""
-        self.device.enqueue(self.compute, kernel)
+    async def launch(self, kernel: Callable[[], None]) -> None:
+        """Return when `kernel` stands in the compute stream, behind all that was launched before."""
+        enqueue = partial(self.device.enqueue, self.compute, kernel)
+        if self.device.torch_device.type == "cpu":  # its stream is a thread already
+            enqueue()
+        else:
+            await asyncio.get_running_loop().run_in_executor(self.launcher, enqueue)
 
 
 class Server:
@@ -104,11 +111,11 @@ class Server:
             door.on_released(partial(self._engine.allocator.free, block_ids))
             # Copies that end together wake many requests together: one step in each pass of the loop (I10).
             await self._turnstile.wait_turn()
-            self._poison(block_ids[:hits])
+            await self._poison(block_ids[:hits])
             load = door.load(keys[:hits], block_ids[:hits], after=self._engine.compute)
             served = await self._fence(load, promised=hits)
             await self._turnstile.wait_turn()
-            self._compute(request, block_ids, served)
+            await self._compute(request, block_ids, served)
             # Nothing overwrites the blocks before `released`: the compute stream need not wait for the copies.
             store = door.store(keys[served:], block_ids[served:], after=self._engine.compute, protect_source=False)
             await store.released
@@ -116,9 +123,9 @@ class Server:
         # The GPU blocks are free by now; the way into CPU memory may be longer.
         self._count_store(await store)
 
-    def _poison(self, block_ids: Sequence[int]) -> None:
+    async def _poison(self, block_ids: Sequence[int]) -> None:
         if self._verify and block_ids:
-            self._engine.enqueue(partial(self._engine.pattern.poison, block_ids))
+            await self._engine.launch(partial(self._engine.pattern.poison, block_ids))
 
     async def _fence(self, load: Handle[LoadResult], *, promised: int) -> int:
         """Make the compute stream wait for the load; returns how many leading blocks are served, maybe fewer (I3)."""
@@ -128,7 +135,7 @@ class Server:
             return (await load).served
         return promised
 
-    def _compute(self, request: TraceRequest, block_ids: Sequence[int], served: int) -> None:
+    async def _compute(self, request: TraceRequest, block_ids: Sequence[int], served: int) -> None:
         """Read the served blocks, if they are to be verified, and write the others."""
         pattern = self._engine.pattern
         if self._verify and served:
@@ -136,8 +143,8 @@ class Server:
             self._verified_from.append(ordinal)
             self._verified_requests.append(request)
             verify = partial(pattern.verify, block_ids[:served], request.hash_ids[:served], ordinal=ordinal)
-            self._engine.enqueue(verify)
-        self._engine.enqueue(partial(pattern.fill, block_ids[served:], request.hash_ids[served:]))
+            await self._engine.launch(verify)
+        await self._engine.launch(partial(pattern.fill, block_ids[served:], request.hash_ids[served:]))
 
     def _count_load(self, result: LoadResult, *, promised: int) -> None:
         self.tally.served_blocks += result.served
