@@ -43,7 +43,7 @@ class RequestUses:
 
 
 def _note(seen: set[OffloadKey], keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
-    if not seen.isdisjoint(keys):
+    if seen and not seen.isdisjoint(keys):
         keys = [key for key in keys if key not in seen]
     count = len(seen)
     seen.update(keys)
