@@ -1,9 +1,9 @@
 """The caches of one tier, one per chunk size, addressed by keys of any group. Knows no requests and no tokens."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from itertools import chain as concatenated
-from itertools import filterfalse, groupby, repeat
+from itertools import groupby, repeat
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -73,29 +73,25 @@ class CacheSet:
         self.access: _UseOfChain = self._access if by_policy is None else by_policy.access
         self.refresh: _UseOfChain = self._refresh if by_policy is None else by_policy.refresh
 
-    def require_keys(self, keys: Sequence[OffloadKey]) -> None:
+    def require_keys(self, keys: Iterable[OffloadKey]) -> None:
         """Check that all are keys of known groups.
 
         Raises:
             ArgumentError: one is not; the message shows it.
         """
-        if not self._are_keys(keys):
-            self._refuse(keys)
-
-    def _are_keys(self, keys: Sequence[OffloadKey]) -> bool:
-        try:
-            known = all(map(bytes.endswith, keys, repeat(self._suffixes)))
-        except TypeError:
-            return False
-        return known and min(map(len, keys), default=SUFFIX_BYTES + 1) > SUFFIX_BYTES
-
-    def _refuse(self, keys: Sequence[OffloadKey]) -> None:
         for index, key in enumerate(keys):
             if not isinstance(key, bytes) or len(key) <= SUFFIX_BYTES:
                 raise ArgumentError(f"keys[{index}] must be bytes made by make_offload_key, got {key!r}")
             if key[GROUP_SUFFIX] not in self._cache_by_suffix:
                 group_idx = int.from_bytes(key[GROUP_SUFFIX], "big")
                 raise ArgumentError(f"keys[{index}] is of group {group_idx}, there are {len(self._groups)} groups")
+
+    def _are_keys(self, some: Set[OffloadKey]) -> bool:
+        """The same as an answer, without a loop in Python."""
+        try:
+            return all(map(bytes.endswith, some, repeat(self._suffixes))) and some.isdisjoint(self._suffixes)
+        except TypeError:  # not bytes
+            return False
 
     def in_chain_order(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys of one call, group after group, as one chain over all groups, head first."""
@@ -119,7 +115,9 @@ class CacheSet:
         else:
             count = self._count_leading_of_runs(keys)
         if count < len(keys):
-            self.require_keys(keys[count : count + 1])  # those before it are known, those behind it do not matter
+            unknown = keys[count]  # those before it are known, those behind it do not matter
+            if not self._are_keys({unknown}):
+                self.require_keys((unknown,))
         return count
 
     def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:
@@ -132,7 +130,7 @@ class CacheSet:
         try:
             return longest_common_position(keys_by_group, self._groups, present)
         except TypeError:
-            self.require_keys(list(concatenated.from_iterable(keys_by_group)))
+            self.require_keys(concatenated.from_iterable(keys_by_group))
             raise
 
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
@@ -141,19 +139,23 @@ class CacheSet:
         Raises:
             ArgumentError: one of them is no key of a known group, or stands there twice.
         """
+        absent: Sequence[OffloadKey]
         try:
-            if self._only_cache is not None:
-                absent = list(filterfalse(self._only_cache.pool.slots.__contains__, keys))
-            else:
+            if self._only_cache is None:
                 absent = [key for cache, run in self._runs(keys) for key in run if key not in cache.pool.slots]
+            elif (slots := self._only_cache.pool.slots).keys().isdisjoint(keys):
+                absent = keys
+            else:
+                absent = [key for key in keys if key not in slots]
+            distinct = set(absent)
         except TypeError:
             self.require_keys(keys)
             raise
-        if absent:
+        if not self._are_keys(distinct):
             self.require_keys(absent)
-            if len(set(absent)) < len(absent):
-                key, times = Counter(absent).most_common(1)[0]
-                raise ArgumentError(f"keys must be distinct, got {key!r} {times} times")
+        if len(distinct) < len(absent):
+            key, times = Counter(absent).most_common(1)[0]
+            raise ArgumentError(f"keys must be distinct, got {key!r} {times} times")
         return absent
 
     def pin_leading(self, keys: Sequence[OffloadKey]) -> KeysInSlots:

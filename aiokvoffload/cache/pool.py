@@ -220,7 +220,7 @@ class ChunkPool:
             slots = list(map(self.slots.pop, evicted))
         except KeyError as error:
             raise InternalError(f"a key is evicted that is absent, or twice: {self!r}") from error
-        if not self._readers.keys().isdisjoint(slots) or not self.writing.isdisjoint(slots):
+        if (self._readers and not self._readers.keys().isdisjoint(slots)) or not self.writing.isdisjoint(slots):
             raise InternalError(f"a key is evicted while a transfer holds its slot: {self!r}")
         return slots
 

@@ -31,8 +31,7 @@ class RequestUses:
 
     def count_use(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note a use; returns the keys that this request had not used before."""
-        new_keys = _note(self.used, keys)
-        if new_keys:
+        if new_keys := _note(self.used, keys):
             self._chain += new_keys
             self._last_batch_size = len(new_keys)
         return new_keys

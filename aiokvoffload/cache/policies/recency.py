@@ -1,7 +1,7 @@
 """Keys by their last use, the building block of the recency policies. Knows neither rooms nor frequencies."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain, filterfalse, islice
+from itertools import chain, islice
 
 from aiokvoffload.base import OffloadKey
 
@@ -49,22 +49,29 @@ class RecencyList:
 
     def touch(self, keys: Sequence[OffloadKey]) -> None:
         """Make those of the keys that are here the most recent, the first of them last."""
-        here = self.present(keys) if self._aside else list(filter(self._order.__contains__, keys))
-        if here:
-            self._take_out(here)
-            self.add(here)
-            self._note_moved(here)
+        order, aside = self._order, self._aside
+        if order.keys().isdisjoint(keys) and not aside:
+            return  # as is usual for the new part of a chain
+        for key in reversed(keys):
+            if key in order:
+                del order[key]
+            elif key in aside:
+                del aside[key]
+            else:
+                continue
+            order[key] = None
+        self._note_moved(keys)
 
     def present(self, keys: Collection[OffloadKey]) -> list[OffloadKey]:
         """Those of the keys that are here, in the order given."""
-        if self._aside:
-            return [key for key in keys if key in self._order or key in self._aside]
-        return list(filter(self._order.__contains__, keys))
+        order, aside = self._order, self._aside
+        if aside:
+            return [key for key in keys if key in order or key in aside]
+        return [] if order.keys().isdisjoint(keys) else [key for key in keys if key in order]
 
     def remove(self, keys: Collection[OffloadKey]) -> list[OffloadKey]:
         """Remove those of the keys that are here; returns them, in the order given."""
-        here = self.present(keys)
-        if here:
+        if here := self.present(keys):
             self._take_out(here)
             self._note_moved(here)
         return here
@@ -73,16 +80,19 @@ class RecencyList:
         """Remove the `count` oldest keys that are neither pinned nor protected, fewer if there are fewer."""
         victims: list[OffloadKey] = []
         spared: list[OffloadKey] = []
+        # A set knows in one step, and a set it is where it matters.
+        is_disjoint = (protected if isinstance(protected, set) else frozenset(protected)).isdisjoint
         while (wanted := count - len(victims)) > 0 and (self._staged or self._stage(wanted, spared)):
             oldest = self._staged[: -wanted - 1 : -1]
             del self._staged[-wanted:]
-            if not self._moved.isdisjoint(oldest):
-                oldest = list(filterfalse(self._moved.__contains__, oldest))
-            if not self._pinned.isdisjoint(oldest) or any(map(protected.__contains__, oldest)):
+            if self._moved and not self._moved.isdisjoint(oldest):
+                oldest = [key for key in oldest if key not in self._moved]
+            if not self._pinned.isdisjoint(oldest) or not is_disjoint(oldest):
                 oldest = self._sort_out(oldest, protected, spared)
             self._take_out(oldest)
             victims += oldest
-        self._staged += reversed(spared)
+        if spared:
+            self._staged += reversed(spared)
         return victims
 
     def unpin(self, keys: Iterable[OffloadKey]) -> None:
@@ -99,17 +109,17 @@ class RecencyList:
 
     def _take_out(self, keys: Iterable[OffloadKey]) -> None:
         order, aside = self._order, self._aside
-        for key in keys:
-            order.pop(key, None)
-        if aside:
+        if not aside:
             for key in keys:
-                aside.pop(key, None)
+                del order[key]
+            return
+        for key in keys:
+            del (aside if key in aside else order)[key]
 
     def _note_moved(self, keys: Iterable[OffloadKey]) -> None:
-        if self._staged:
-            self._moved.update(keys)
-            if len(self._moved) > _MOST_STAGED:
-                self._stage_anew()
+        self._moved.update(keys)
+        if len(self._moved) > _MOST_STAGED:
+            self._stage_anew()
 
     def _sort_out(
         self, keys: Iterable[OffloadKey], protected: Collection[OffloadKey], spared: list[OffloadKey]
