@@ -1,20 +1,22 @@
 """The caches of one tier, one per chunk size, addressed by keys of any group. Knows no requests and no tokens."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from itertools import chain as concatenated
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import itemgetter
 from typing import NamedTuple
 
 from aiokvoffload.base import LookupResult, OffloadKey
-from aiokvoffload.cache.chains import GROUP_SUFFIX, group_suffix, in_chain_order
+from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, group_suffix, in_chain_order
 from aiokvoffload.cache.chunk_cache import ChunkCache
 from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.pool import Held, PoolStatistics
 from aiokvoffload.cache.prefix import count_leading, longest_common_position
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
+
+_UseOfChain = Callable[[Sequence[OffloadKey]], None]
 
 Record = Sequence[tuple[ChunkCache, Held]]
 """The slots that one transfer holds, by cache."""
@@ -24,7 +26,7 @@ class KeysInSlots(NamedTuple):
     """Keys, the slot of each within the pool of its group, and what ends their transfer."""
 
     keys: Sequence[OffloadKey]
-    slots: Sequence[int]
+    slots: Collection[int]
     record: Record
 
 
@@ -40,9 +42,22 @@ class CacheSet:
         caches: the caches.
         groups: for each KV-cache group what its chunks are.
         cache_by_group: for each group its cache.
+
+    Attributes:
+        access: counts a use of each key of a chain.
+        refresh: restores tail-first order over one request's whole chain.
     """
 
-    __slots__ = ("_cache_by_suffix", "_caches", "_groups", "_only_cache", "_span_by_suffix")
+    __slots__ = (
+        "_cache_by_suffix",
+        "_caches",
+        "_groups",
+        "_only_cache",
+        "_span_by_suffix",
+        "_suffixes",
+        "access",
+        "refresh",
+    )
 
     def __init__(
         self, caches: Sequence[ChunkCache], *, groups: Sequence[GroupConfig], cache_by_group: Sequence[ChunkCache]
@@ -52,6 +67,11 @@ class CacheSet:
         self._only_cache = self._caches[0] if len(self._caches) == 1 else None
         self._cache_by_suffix = {group_suffix(index): cache for index, cache in enumerate(cache_by_group)}
         self._span_by_suffix = {group_suffix(index): group.span for index, group in enumerate(groups)}
+        self._suffixes = tuple(self._span_by_suffix)
+        # One pool for all is the rule: nothing stands between the caller and its policy then.
+        by_policy = self._only_cache.policy if self._only_cache is not None else None
+        self.access: _UseOfChain = self._access if by_policy is None else by_policy.access
+        self.refresh: _UseOfChain = self._refresh if by_policy is None else by_policy.refresh
 
     def require_keys(self, keys: Iterable[OffloadKey]) -> None:
         """Check that all are keys of known groups.
@@ -60,11 +80,18 @@ class CacheSet:
             ArgumentError: one is not; the message shows it.
         """
         for index, key in enumerate(keys):
-            if not isinstance(key, bytes) or len(key) <= len(group_suffix(0)):
+            if not isinstance(key, bytes) or len(key) <= SUFFIX_BYTES:
                 raise ArgumentError(f"keys[{index}] must be bytes made by make_offload_key, got {key!r}")
             if key[GROUP_SUFFIX] not in self._cache_by_suffix:
                 group_idx = int.from_bytes(key[GROUP_SUFFIX], "big")
                 raise ArgumentError(f"keys[{index}] is of group {group_idx}, there are {len(self._groups)} groups")
+
+    def _are_keys(self, some: Set[OffloadKey]) -> bool:
+        """The same as an answer, without a loop in Python."""
+        try:
+            return all(map(bytes.endswith, some, repeat(self._suffixes))) and some.isdisjoint(self._suffixes)
+        except TypeError:  # not bytes
+            return False
 
     def in_chain_order(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys of one call, group after group, as one chain over all groups, head first."""
@@ -83,13 +110,14 @@ class CacheSet:
 
     def count_leading(self, keys: Sequence[OffloadKey]) -> int:
         """Number of leading keys that are readable or being written."""
-        count = 0
-        for cache, run in self._runs(keys):
-            count += (hits := count_leading(run, cache.slots))
-            if hits < len(run):
-                break
+        if self._only_cache is not None:
+            count = count_leading(keys, self._only_cache.pool.slots)
+        else:
+            count = self._count_leading_of_runs(keys)
         if count < len(keys):
-            self.require_keys((keys[count],))  # those before it are known, those behind it do not matter
+            unknown = keys[count]  # those before it are known, those behind it do not matter
+            if not self._are_keys({unknown}):
+                self.require_keys((unknown,))
         return count
 
     def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:
@@ -98,7 +126,7 @@ class CacheSet:
             raise ArgumentError(
                 f"keys_by_group must have one entry for each of {len(self._groups)} groups, got {len(keys_by_group)}"
             )
-        present = [cache.slots for cache in self._cache_by_suffix.values()]
+        present = [cache.pool.slots for cache in self._cache_by_suffix.values()]
         try:
             return longest_common_position(keys_by_group, self._groups, present)
         except TypeError:
@@ -111,41 +139,31 @@ class CacheSet:
         Raises:
             ArgumentError: one of them is no key of a known group, or stands there twice.
         """
-        absent: list[OffloadKey] = []
-        for cache, run in self._runs(keys):
-            slots = cache.slots
-            try:
-                absent += [key for key in run if key not in slots]
-            except TypeError:
-                self.require_keys(keys)
-                raise
-        if not absent:
-            return absent
-        # One pass each in C; only if one finds something, a loop looks for what it was.
-        distinct = set(absent)
-        if set(map(type, absent)) != {bytes}:
-            self.require_keys(absent)
-        suffixes = set(map(itemgetter(GROUP_SUFFIX), absent))
-        if not suffixes <= self._cache_by_suffix.keys() or suffixes & distinct:
+        absent: Sequence[OffloadKey]
+        try:
+            if self._only_cache is None:
+                absent = [key for cache, run in self._runs(keys) for key in run if key not in cache.pool.slots]
+            elif (slots := self._only_cache.pool.slots).keys().isdisjoint(keys):
+                absent = keys
+            else:
+                absent = [key for key in keys if key not in slots]
+            distinct = set(absent)
+        except TypeError:
+            self.require_keys(keys)
+            raise
+        if not self._are_keys(distinct):
             self.require_keys(absent)
         if len(distinct) < len(absent):
             key, times = Counter(absent).most_common(1)[0]
             raise ArgumentError(f"keys must be distinct, got {key!r} {times} times")
         return absent
 
-    def access(self, chain: Sequence[OffloadKey]) -> None:
-        """Count a use of each key."""
-        for cache, keys in self._by_cache(chain):
-            cache.policy.access(keys)
-
-    def refresh(self, chain: Sequence[OffloadKey]) -> None:
-        """Restore tail-first order over one request's whole chain."""
-        for cache, keys in self._by_cache(chain):
-            cache.policy.refresh(keys)
-
     def pin_leading(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
         """Hold the leading keys that can be read now, for reading."""
         known = keys[: self.count_leading(keys)]  # refuses bad keys before anything is held
+        if self._only_cache is not None:
+            held_slots, held = self._only_cache.pin_leading(known)
+            return KeysInSlots(known[: len(held_slots)], held_slots, ((self._only_cache, held),))
         slots: list[int] = []
         record = []
         for cache, run in self._runs(known):
@@ -170,19 +188,26 @@ class CacheSet:
             The reserved keys and the victims; `None` if there is room for nothing, and nothing has changed (I6).
         """
         if self._only_cache is not None:  # whose policy cuts
-            reservation = self._only_cache.reserve(chain, self._laid_out(chain, offered), protected)
+            layout = chain if len(self._groups) == 1 else self._laid_out(chain, offered)
+            reservation = self._only_cache.reserve(chain, layout, protected)
             if reservation is None:
                 return None
             held, victims = reservation
-            return KeysInSlots(list(held.values()), list(held), [(self._only_cache, held)]), victims
+            return KeysInSlots(list(held.values()), held, ((self._only_cache, held),)), victims
         return self._reserve_by_position(chain, offered, protected)
 
-    def complete_read(self, record: Record, failed_keys: Collection[OffloadKey]) -> list[OffloadKey]:
+    def complete_read(self, record: Record, failed_keys: Collection[OffloadKey]) -> Collection[OffloadKey]:
         """End a read; returns the keys that were dropped because they could not be read."""
+        if len(record) == 1:
+            cache, held = record[0]
+            return cache.complete_read(held, failed_keys)
         return [key for cache, held in record for key in cache.complete_read(held, failed_keys)]
 
-    def complete_write(self, record: Record, failed_keys: Collection[OffloadKey]) -> list[OffloadKey]:
+    def complete_write(self, record: Record, failed_keys: Collection[OffloadKey]) -> Collection[OffloadKey]:
         """End a write; returns the keys that became readable."""
+        if len(record) == 1:
+            cache, held = record[0]
+            return cache.complete_write(held, failed_keys)
         return [key for cache, held in record for key in cache.complete_write(held, failed_keys)]
 
     def abandon_read(self, record: Record) -> None:
@@ -215,10 +240,24 @@ class CacheSet:
     def __repr__(self) -> str:
         return f"CacheSet({', '.join(map(repr, self._caches))})"
 
+    def _access(self, chain: Sequence[OffloadKey]) -> None:
+        for cache, keys in self._by_cache(chain):
+            cache.policy.access(keys)
+
+    def _refresh(self, chain: Sequence[OffloadKey]) -> None:
+        for cache, keys in self._by_cache(chain):
+            cache.policy.refresh(keys)
+
+    def _count_leading_of_runs(self, keys: Sequence[OffloadKey]) -> int:
+        count = 0
+        for cache, run in self._runs(keys):
+            count += (hits := count_leading(run, cache.pool.slots))
+            if hits < len(run):
+                break
+        return count
+
     def _runs(self, keys: Sequence[OffloadKey]) -> Sequence[tuple[ChunkCache, Sequence[OffloadKey]]]:
         """The keys in the order given, cut where the group changes."""
-        if self._only_cache is not None:
-            return ((self._only_cache, keys),)
         try:
             runs = groupby(keys, key=itemgetter(GROUP_SUFFIX))
             return [(self._cache_by_suffix[suffix], list(run)) for suffix, run in runs]
@@ -228,8 +267,6 @@ class CacheSet:
 
     def _by_cache(self, keys: Sequence[OffloadKey]) -> Sequence[tuple[ChunkCache, Sequence[OffloadKey]]]:
         """All keys of each cache, in the order given."""
-        if self._only_cache is not None:
-            return ((self._only_cache, keys),) if keys else ()
         parts: dict[ChunkCache, list[OffloadKey]] = {}
         for key in keys:
             parts.setdefault(self._cache_by_suffix[key[GROUP_SUFFIX]], []).append(key)
@@ -237,8 +274,6 @@ class CacheSet:
 
     def _laid_out(self, part: Sequence[OffloadKey], offered: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys of `part` group after group, so that a group's chunks get adjacent slots."""
-        if len(self._groups) == 1:
-            return part
         chosen = set(part)
         return [key for key in offered if key in chosen]
 
@@ -250,8 +285,9 @@ class CacheSet:
         for cache, part in self._by_cache(self._cut_to_room(chain, protected)):
             reservation = cache.reserve(part, self._laid_out(part, offered), protected)
             if reservation is not None:
-                record.append((cache, reservation.held))
-                victims += reservation.victims
+                held, gone = reservation
+                record.append((cache, held))
+                victims += gone
         if not record:
             return None
         slot_by_key = {key: slot for _, held in record for slot, key in held.items()}

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from aiokvoffload.base import OffloadKey
 
-GROUP_SUFFIX = slice(-4, None)
+SUFFIX_BYTES = 4
+GROUP_SUFFIX = slice(-SUFFIX_BYTES, None)
 """Where a key says its group: faster to compare as bytes than to decode, key by key."""
 
 
@@ -39,4 +40,4 @@ def in_chain_order(keys: Sequence[OffloadKey], span_by_group: Mapping[bytes, int
 
 def group_suffix(group_idx: int) -> bytes:
     """What keys of this group end with."""
-    return group_idx.to_bytes(4, "big")
+    return group_idx.to_bytes(SUFFIX_BYTES, "big")

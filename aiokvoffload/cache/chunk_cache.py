@@ -1,19 +1,14 @@
 """Slots and order kept in step: one pool and the policy that decides who leaves it. Knows no requests and no tokens."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
 
 from aiokvoffload.base import CachePolicy, LookupResult, OffloadKey
 from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.pool import ChunkPool, Held, PoolStatistics
 from aiokvoffload.errors import InternalError
 
-
-class Reservation(NamedTuple):
-    """Slots for keys that are to be written, and who left for them."""
-
-    held: Held
-    victims: Sequence[OffloadKey]
+Reservation = tuple[Held, Sequence[OffloadKey]]
+"""Slots for keys that are to be written, and who left for them."""
 
 
 class ChunkCache:
@@ -22,37 +17,36 @@ class ChunkCache:
     Args:
         num_slots: its capacity in chunks.
         policy: an empty policy of that capacity.
+
+    Attributes:
+        pool: the slots; to be read only.
+        policy: the order; its `access` and `refresh` may be called, since they change no slot.
     """
 
-    __slots__ = ("_pool", "policy")
+    __slots__ = ("policy", "pool")
 
     def __init__(self, num_slots: int, policy: CachePolicy) -> None:
-        self._pool = ChunkPool(num_slots)
+        self.pool = ChunkPool(num_slots)
         self.policy = policy
-
-    @property
-    def slots(self) -> Mapping[OffloadKey, int]:
-        """The slot of every key that is readable or being written."""
-        return self._pool.slots
 
     def lookup(self, key: OffloadKey) -> LookupResult:
         """Say what `key` is now."""
-        slot = self._pool.slots.get(key)
+        slot = self.pool.slots.get(key)
         if slot is None:
             return LookupResult.MISS
-        return LookupResult.HIT_PENDING if slot in self._pool.writing else LookupResult.HIT
+        return LookupResult.HIT_PENDING if slot in self.pool.writing else LookupResult.HIT
 
     def pin_leading(self, keys: Sequence[OffloadKey]) -> tuple[list[int], Held]:
         """Hold the leading readable keys for reading; returns their slots and what to give to `complete_read`."""
-        slots, held, newly_held = self._pool.pin_leading(keys)
+        slots, held, newly_held = self.pool.pin_leading(keys)
         self.policy.pin(newly_held)
         return slots, held
 
     def room_for(self, protected: Collection[OffloadKey]) -> int:
         """How many keys could be reserved now if `protected` must stay."""
-        resident = [key for key in set(protected) if key in self._pool.slots]
-        spared = len(resident) - self._pool.count_held(resident)
-        return self._pool.free_count + self._pool.evictable_count - spared
+        resident = [key for key in set(protected) if key in self.pool.slots]
+        spared = len(resident) - self.pool.count_held(resident)
+        return self.pool.free.count + self.pool.evictable_count - spared
 
     def reserve(
         self, chain: Sequence[OffloadKey], layout: Sequence[OffloadKey], protected: Collection[OffloadKey]
@@ -67,16 +61,17 @@ class ChunkCache:
         Returns:
             The reservation, in the order of `layout`; `None` if there is room for none, and nothing has changed (I6).
         """
-        admission = self.policy.admit(chain, self._pool.free_count, protected)
+        admission = self.policy.admit(chain, self.pool.free.count, protected)
         if admission is None:
             return None
+        accepted, victims = admission
         keys = layout
-        if admission.accepted < len(chain):
-            accepted = set(chain[: admission.accepted])
-            keys = [key for key in layout if key in accepted]
-        held = self._pool.reserve(keys, admission.victims)
+        if accepted < len(chain):
+            leading = set(chain[:accepted])
+            keys = [key for key in layout if key in leading]
+        held = self.pool.reserve(keys, victims)
         self.policy.pin(keys)
-        return Reservation(held, admission.victims)
+        return held, victims
 
     def complete_read(self, held: Held, failed_keys: Collection[OffloadKey] = ()) -> list[OffloadKey]:
         """End a read; keys that could not be read are dropped, unless they have other slots by now.
@@ -86,10 +81,10 @@ class ChunkCache:
         """
         failed = []
         if failed_keys:
-            slots = self._pool.slots
+            slots = self.pool.slots
             failed = [key for slot, key in held.items() if key in failed_keys and slots.get(key) == slot]
             self._drop(failed)
-        self.policy.unpin(self._pool.unpin(held))
+        self.policy.unpin(self.pool.unpin(held))
         return failed
 
     def complete_write(self, held: Held, failed_keys: Collection[OffloadKey] = ()) -> Collection[OffloadKey]:
@@ -102,28 +97,28 @@ class ChunkCache:
         if failed_keys:
             self._drop([key for key in written if key in failed_keys])
             written = [key for key in written if key not in failed_keys]
-        self._pool.end_write(held)
+        self.pool.end_write(held)
         self.policy.unpin(written)
         return written
 
     def abandon_read(self, held: Held) -> None:
         """End a read of an epoch that is over: its slots are quarantined, its keys mean nothing any more."""
-        self._pool.unpin(held)
+        self.pool.unpin(held)
 
     def abandon_write(self, held: Held) -> None:
         """End a write of an epoch that is over."""
-        self._pool.end_write(held)
+        self.pool.end_write(held)
 
     def clear(self, pile: DiscardPile) -> int:
         """Drop every key at once; what held them goes on the pile. Returns how many were readable."""
-        readable_count = len(self._pool.slots) - len(self._pool.writing)
-        for container in (self._pool.clear(), *self.policy.clear()):
+        readable_count = len(self.pool.slots) - len(self.pool.writing)
+        for container in (self.pool.clear(), *self.policy.clear()):
             pile.add(container)
         return readable_count
 
     def statistics(self) -> PoolStatistics:
         """Slots by state."""
-        return self._pool.statistics()
+        return self.pool.statistics()
 
     def check_integrity(self, reads: Iterable[Held], writes: Iterable[Held]) -> None:
         """Check the pool, and that the policy orders exactly the pool's keys (I7).
@@ -131,15 +126,15 @@ class ChunkCache:
         Raises:
             InternalError: it does not hold.
         """
-        self._pool.check_integrity(reads, writes)
+        self.pool.check_integrity(reads, writes)
         ordered = self.policy.export()
-        if len(ordered) != len(self.policy) or sorted(ordered) != sorted(self._pool.slots):
+        if len(ordered) != len(self.policy) or sorted(ordered) != sorted(self.pool.slots):
             raise InternalError(f"the policy orders other keys than have slots: {self!r}")
 
     def __repr__(self) -> str:
-        return f"ChunkCache({self._pool!r}, {self.policy!r})"
+        return f"ChunkCache({self.pool!r}, {self.policy!r})"
 
     def _drop(self, keys: Sequence[OffloadKey]) -> None:
         if keys:
-            self._pool.drop(keys)
+            self.pool.drop(keys)
             self.policy.remove(keys)

@@ -8,29 +8,32 @@ class DiscardPile:
 
     Python frees a dictionary of a million keys in one go, which takes some 50 ms; a reset would stop the loop that
     long (I10).
+
+    Attributes:
+        containers: those not emptied yet; to be read only.
     """
 
-    __slots__ = ("_containers",)
+    __slots__ = ("containers",)
 
     def __init__(self) -> None:
-        self._containers: list[dict[Any, Any]] = []
+        self.containers: list[dict[Any, Any]] = []
 
     def add(self, container: dict[Any, Any]) -> None:
         """Hand over a container; the caller uses it no more."""
-        self._containers.append(container)
+        self.containers.append(container)
 
     def shed(self, count: int) -> None:
         """Free up to `count` entries."""
-        while self._containers and count > 0:
-            container = self._containers[-1]
+        while self.containers and count > 0:
+            container = self.containers[-1]
             for _ in range(min(count, len(container))):
                 container.popitem()
                 count -= 1
             if not container:
-                self._containers.pop()
+                self.containers.pop()
 
     def __len__(self) -> int:
-        return sum(map(len, self._containers))
+        return sum(map(len, self.containers))
 
     def __repr__(self) -> str:
         return f"DiscardPile({len(self)} entries left)"

@@ -1,7 +1,7 @@
 """Changes of one tier, kept until somebody takes them."""
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason
 from aiokvoffload.cache.chains import split_by_group
@@ -26,13 +26,15 @@ class EventLog:
         self._events: deque[OffloadingEvent] = deque(maxlen=max_events)
         self.dropped_count = 0
 
-    def stored(self, keys: Sequence[OffloadKey]) -> None:
+    def stored(self, keys: Collection[OffloadKey]) -> None:
         """These keys, in chain order, became readable."""
-        self._append_by_group(EventKind.STORED, keys, None)
+        if keys:
+            self._append(EventKind.STORED, keys, None)
 
-    def removed(self, keys: Sequence[OffloadKey], reason: RemovalReason) -> None:
+    def removed(self, keys: Collection[OffloadKey], reason: RemovalReason) -> None:
         """These keys, in chain order, are readable no more."""
-        self._append_by_group(EventKind.REMOVED, keys, reason)
+        if keys:
+            self._append(EventKind.REMOVED, keys, reason)
 
     def cleared(self) -> None:
         """Nothing is readable any more."""
@@ -50,15 +52,12 @@ class EventLog:
     def __repr__(self) -> str:
         return f"EventLog({self._tier}, {len(self)} events, {self.dropped_count} dropped)"
 
-    def _append_by_group(self, kind: EventKind, keys: Sequence[OffloadKey], reason: RemovalReason | None) -> None:
-        if not keys:
-            return
-        if self._num_groups == 1:
-            self._append(kind, keys, reason)
-            return
-        for _, group_keys in sorted(split_by_group(keys).items()):
-            self._append(kind, group_keys, reason)
-
     def _append(self, kind: EventKind, keys: Collection[OffloadKey], reason: RemovalReason | None) -> None:
-        self.dropped_count += len(self._events) == self._events.maxlen
-        self._events.append(OffloadingEvent(kind, tuple(keys), self._medium, self._tier, reason))
+        parts = (keys,) if self._num_groups == 1 or not keys else _by_group(keys)
+        for part in parts:
+            self.dropped_count += len(self._events) == self._events.maxlen
+            self._events.append(OffloadingEvent(kind, tuple(part), self._medium, self._tier, reason))
+
+
+def _by_group(keys: Collection[OffloadKey]) -> list[list[OffloadKey]]:
+    return [group_keys for _, group_keys in sorted(split_by_group(keys).items())]

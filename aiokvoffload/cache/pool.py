@@ -37,6 +37,7 @@ class ChunkPool:
     handed out again: if its key goes, it is quarantined until the last hold ends.
 
     Attributes:
+        free: slots that can be reserved without evicting anything; not to be changed from outside.
         slots: the slot of every key that is readable or being written; not to be changed from outside.
         writing: those of the slots that are being written; not to be changed from outside.
 
@@ -44,24 +45,19 @@ class ChunkPool:
         ArgumentError: `num_slots` is below 1.
     """
 
-    __slots__ = ("_capacity", "_free", "_orphaned_reads", "_orphaned_writes", "_readers", "slots", "writing")
+    __slots__ = ("_capacity", "_orphaned_reads", "_orphaned_writes", "_readers", "free", "slots", "writing")
 
     def __init__(self, num_slots: int) -> None:
         if num_slots < 1:
             raise ArgumentError(f"num_slots must be at least 1, got {num_slots}")
         self._capacity = num_slots
-        self._free = FreeRuns(num_slots)
+        self.free = FreeRuns(num_slots)
         self._readers: dict[int, int] = {}
         # Together these are the quarantined slots.
         self._orphaned_reads: set[int] = set()
         self._orphaned_writes: set[int] = set()
         self.slots: dict[OffloadKey, int] = {}
         self.writing: set[int] = set()
-
-    @property
-    def free_count(self) -> int:
-        """Slots that can be reserved without evicting anything."""
-        return self._free.count
 
     @property
     def pinned_count(self) -> int:
@@ -78,7 +74,7 @@ class ChunkPool:
         slots = map(self.slots.get, keys)
         return sum(slot in self.writing or slot in self._readers for slot in slots)
 
-    def reserve(self, keys: Sequence[OffloadKey], evicted: Iterable[OffloadKey] = ()) -> Held:
+    def reserve(self, keys: Sequence[OffloadKey], evicted: Collection[OffloadKey] = ()) -> Held:
         """Give slots to absent, distinct `keys`, adjacent and increasing where it can, and hold them as being written.
 
         Args:
@@ -91,7 +87,9 @@ class ChunkPool:
         Raises:
             InternalError: a key to evict is absent or held, or there is no room.
         """
-        slots = self._allocate(len(keys), self._take_from(evicted))
+        freed = self._take_from(evicted) if evicted else []
+        turns_over = len(freed) == len(keys) and not self.free.count
+        slots = sorted(freed) if turns_over else self._allocate(len(keys), freed)
         self.slots.update(zip(keys, slots, strict=True))
         self.writing.update(slots)
         return dict(zip(slots, keys, strict=True))
@@ -102,12 +100,15 @@ class ChunkPool:
         Raises:
             InternalError: a slot is not being written; nothing has changed.
         """
-        orphaned = [] if self.writing.issuperset(held) else [slot for slot in held if slot not in self.writing]
+        if self.writing.issuperset(held):
+            self.writing.difference_update(held)
+            return
+        orphaned = [slot for slot in held if slot not in self.writing]
         if not self._orphaned_writes.issuperset(orphaned):
             raise InternalError(f"a write ends of slots {orphaned}, which nobody writes: {self!r}")
         self.writing.difference_update(held)
         self._orphaned_writes.difference_update(orphaned)
-        self._free.give(orphaned)
+        self.free.give(orphaned)
 
     def pin_leading(self, keys: Iterable[OffloadKey]) -> tuple[list[int], Held, Collection[OffloadKey]]:
         """Hold the slots of the leading keys that are readable.
@@ -119,7 +120,7 @@ class ChunkPool:
         if not self.writing.isdisjoint(slots):
             slots = list(takewhile(lambda slot: slot not in self.writing, slots))
         held = dict(zip(slots, keys, strict=False))
-        if self._readers.keys().isdisjoint(held):
+        if not self._readers or self._readers.keys().isdisjoint(held):
             self._readers.update(dict.fromkeys(held, 1))
             return slots, held, held.values()
         newly_held = [key for slot, key in held.items() if slot not in self._readers]
@@ -161,7 +162,7 @@ class ChunkPool:
             elif slot in self._readers:
                 self._orphaned_reads.add(slot)
             else:
-                self._free.give((slot,))
+                self.free.give((slot,))
 
     def clear(self) -> dict[OffloadKey, int]:
         """Take the slots away from all keys, in time that does not depend on their number; quarantine held slots.
@@ -171,7 +172,7 @@ class ChunkPool:
         """
         self._orphaned_reads = set(self._readers)
         self._orphaned_writes |= self.writing
-        self._free = FreeRuns(self._capacity, self._orphaned_reads | self._orphaned_writes)
+        self.free = FreeRuns(self._capacity, self._orphaned_reads | self._orphaned_writes)
         old_slots, self.slots, self.writing = self.slots, {}, set()
         return old_slots
 
@@ -179,7 +180,7 @@ class ChunkPool:
         """Slots by state."""
         return PoolStatistics(
             capacity=self._capacity,
-            free=self._free.count,
+            free=self.free.count,
             writing=len(self.writing),
             pinned=self.pinned_count,
             evictable=self.evictable_count,
@@ -194,7 +195,7 @@ class ChunkPool:
         """
         of_keys = set(self.slots.values())
         orphaned = [*self._orphaned_reads, *self._orphaned_writes]
-        if sorted([*self._free, *self.slots.values(), *orphaned]) != list(range(self._capacity)):
+        if sorted([*self.free, *self.slots.values(), *orphaned]) != list(range(self._capacity)):
             raise InternalError(f"free, resident and quarantined slots are not each slot once: {self!r}")
         if Counter(chain.from_iterable(reads)) != Counter(self._readers):
             raise InternalError(f"slots are read by others than the loads under way: {self!r}")
@@ -219,19 +220,19 @@ class ChunkPool:
             slots = list(map(self.slots.pop, evicted))
         except KeyError as error:
             raise InternalError(f"a key is evicted that is absent, or twice: {self!r}") from error
-        if not self._readers.keys().isdisjoint(slots) or not self.writing.isdisjoint(slots):
+        if (self._readers and not self._readers.keys().isdisjoint(slots)) or not self.writing.isdisjoint(slots):
             raise InternalError(f"a key is evicted while a transfer holds its slot: {self!r}")
         return slots
 
     def _allocate(self, count: int, freed: list[int]) -> list[int]:
-        left = self._free.count + len(freed) - count
+        left = self.free.count + len(freed) - count
         if left < 0:
             raise InternalError(f"{count} keys need {-left} slots more than are free: {self!r}")
         if left:
-            self._free.give(freed)
-            return self._free.take(count)
-        # A full cache turns over like this, and then no run need be joined only to be cut again.
-        return sorted(freed + self._free.take_all() if self._free.count else freed)
+            self.free.give(freed)
+            return self.free.take(count)
+        # No run need be joined only to be cut again.
+        return sorted(freed + self.free.take_all())
 
     def _unpin_shared(self, held: Held) -> list[OffloadKey]:
         evictable, freed = [], []
@@ -245,5 +246,5 @@ class ChunkPool:
                 freed.append(slot)
             else:
                 evictable.append(key)
-        self._free.give(freed)
+        self.free.give(freed)
         return evictable

@@ -16,13 +16,16 @@ class TokenBook(Generic[Record]):
     Args:
         kind: which call gives these tokens, for error messages.
         first: 0 or 1.
+
+    Attributes:
+        epoch_start: tokens from here on were given since the last `begin_epoch`; to be read only.
     """
 
-    __slots__ = ("_epoch_start", "_kind", "_next", "_open")
+    __slots__ = ("_kind", "_next", "_open", "epoch_start")
 
     def __init__(self, kind: str, first: int) -> None:
         self._kind = kind
-        self._next = self._epoch_start = first
+        self._next = self.epoch_start = first
         self._open: dict[int, Record] = {}
 
     def issue(self, record: Record | None) -> int:
@@ -47,13 +50,9 @@ class TokenBook(Generic[Record]):
         """The promise is kept."""
         self._open.pop(token, None)
 
-    def is_current(self, token: int) -> bool:
-        """Whether the token was given since the last `begin_epoch`."""
-        return token >= self._epoch_start
-
     def begin_epoch(self) -> None:
         """What was promised so far belongs to the past, though it is still to be settled."""
-        self._epoch_start = self._next
+        self.epoch_start = self._next
 
     def open_records(self) -> list[Record]:
         """All promises not yet settled."""

@@ -31,8 +31,7 @@ class RequestUses:
 
     def count_use(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note a use; returns the keys that this request had not used before."""
-        new_keys = _note(self.used, keys)
-        if new_keys:
+        if new_keys := _note(self.used, keys):
             self._chain += new_keys
             self._last_batch_size = len(new_keys)
         return new_keys
@@ -43,7 +42,7 @@ class RequestUses:
 
 
 def _note(seen: set[OffloadKey], keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
-    if not seen.isdisjoint(keys):
+    if seen and not seen.isdisjoint(keys):
         keys = [key for key in keys if key not in seen]
     count = len(seen)
     seen.update(keys)

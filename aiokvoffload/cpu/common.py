@@ -1,6 +1,6 @@
 """What the facts and the bytes of the CPU tier share: how slots are named and how the memory is divided."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,7 @@ class CPULoadStoreSpec(LoadStoreSpec):
         self.chunk_ids = as_ids("chunk_ids", chunk_ids)
 
     @classmethod
-    def of(cls, slots: Sequence[int]) -> "CPULoadStoreSpec":
+    def of(cls, slots: Collection[int]) -> "CPULoadStoreSpec":
         """A spec of slots that are known to be right, since they come from the pool.
 
         Checking them again would cost as much as the other bookkeeping of a short chain.

@@ -74,6 +74,7 @@ class CPUOffloadingManager(OffloadingManager):
         _require_at_least_one("store_tracker_keys", store_tracker_keys)
         _require_at_least_one("max_pending_events", max_pending_events)
         self._caches = _make_caches(pools, groups, policy)
+        self._has_one_group = len(groups) == 1
         self._windowed = {group_suffix(index) for index, group in enumerate(groups) if group.window_chunks is not None}
         self._offers = OfferCounter(store_threshold, store_tracker_keys) if store_threshold > 1 else None
         self._requests: dict[str, RequestUses] = {}
@@ -97,9 +98,10 @@ class CPUOffloadingManager(OffloadingManager):
 
     def prepare_load(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareLoadOutput:
         """Pin the leading readable keys; asserts nothing about what an earlier lookup said (I3)."""
-        self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
+        if self._discarded.containers:
+            self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
         readable, slots, record = self._caches.pin_leading(keys)
-        self._count_use(self._caches.in_chain_order(readable), ctx)
+        self._count_use(readable if self._has_one_group else self._caches.in_chain_order(readable), ctx)
         self._counts.loaded += len(readable)
         self._counts.missed += len(keys) - len(readable)
         token = self._loads.issue(record if readable else None)
@@ -108,27 +110,30 @@ class CPUOffloadingManager(OffloadingManager):
     def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = ()) -> bool:
         """Release a load's pins; failed keys are a MISS at once, their slots free after the last reader."""
         record = self._loads.find(token)
-        is_current = self._loads.is_current(token)
+        is_current = token >= self._loads.epoch_start
         if record is None:
             return is_current
         if not is_current:
             self._caches.abandon_read(record)
         else:
-            dropped = self._caches.complete_read(record, _part_of(record, failed_keys))
-            self._counts.failed_loads += len(dropped)
-            self._events.removed(dropped, RemovalReason.FAILED)
+            failed = _part_of(record, failed_keys) if failed_keys else ()
+            dropped = self._caches.complete_read(record, failed)
+            if dropped:
+                self._counts.failed_loads += len(dropped)
+                self._events.removed(dropped, RemovalReason.FAILED)
         self._loads.settle(token)
         return is_current
 
     def prepare_store(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareStoreOutput | None:
         """Reserve slots for what is absent and worth storing; `None` if nothing fits, and nothing has left (I6)."""
-        self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
-        chain = self._caches.in_chain_order(keys)
+        if self._discarded.containers:
+            self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
+        chain = keys if self._has_one_group else self._caches.in_chain_order(keys)
         absent = self._caches.absent(keys)
         if chain is not keys:
             absent = list(filter(set(absent).__contains__, chain))
         uses = self._count_use(chain, ctx)
-        wanted = self._worth_storing(absent, uses)
+        wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
         self._counts.filtered += len(absent) - len(wanted)
         if not wanted:
             return PrepareStoreOutput(self._stores.issue(None), (), CPULoadStoreSpec.of(()), ())
@@ -139,19 +144,20 @@ class CPUOffloadingManager(OffloadingManager):
         (to_store, slots, record), victims = reserved
         self._counts.refused += len(wanted) - len(to_store)
         self._counts.evicted += len(victims)
-        self._events.removed(victims[::-1], RemovalReason.EVICTED)
+        if victims:
+            self._events.removed(victims[::-1], RemovalReason.EVICTED)
         return PrepareStoreOutput(self._stores.issue(record), to_store, CPULoadStoreSpec.of(slots), victims)
 
     def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = ()) -> bool:
         """Make a store's keys readable, but for the failed ones."""
         record = self._stores.find(token)
-        is_current = self._stores.is_current(token)
+        is_current = token >= self._stores.epoch_start
         if record is None:
             return is_current
         if not is_current:
             self._caches.abandon_write(record)
         else:
-            failed = _part_of(record, failed_keys)
+            failed = _part_of(record, failed_keys) if failed_keys else ()
             stored = self._caches.complete_write(record, failed)
             self._counts.stored += len(stored)
             self._counts.failed_stores += len(failed)
@@ -222,17 +228,15 @@ class CPUOffloadingManager(OffloadingManager):
 
     def _count_use(self, chain: Sequence[OffloadKey], ctx: ReqContext) -> RequestUses:
         """Count a use of what this request had not used yet; a request that was not begun uses once and is gone."""
-        uses = self._requests.get(ctx.req_id)
-        if uses is None:
-            uses = RequestUses()
+        uses = self._requests.get(ctx.req_id) or RequestUses()
         self._caches.access(uses.count_use(chain))
         return uses
 
-    def _worth_storing(self, absent: Sequence[OffloadKey], uses: RequestUses) -> Sequence[OffloadKey]:
-        if self._offers is None:
-            return absent
-        self._offers.count(uses.count_offer(absent))
-        is_due = self._offers.is_worth_storing
+    def _worth_storing(
+        self, absent: Sequence[OffloadKey], uses: RequestUses, offers: OfferCounter
+    ) -> Sequence[OffloadKey]:
+        offers.count(uses.count_offer(absent))
+        is_due = offers.is_worth_storing
         due: set[OffloadKey] = set()
         for suffix, keys in split_by_group(absent).items():
             due.update(filter(is_due, keys) if suffix in self._windowed else takewhile(is_due, keys))
@@ -256,8 +260,6 @@ def _make_caches(pools: Sequence[PoolShape], groups: Sequence[GroupConfig], poli
 
 def _part_of(record: Record, failed_keys: Collection[OffloadKey]) -> Collection[OffloadKey]:
     """`failed_keys`, each of which must be of the transfer."""
-    if not failed_keys:
-        return ()
     failed = set(failed_keys)
     foreign = failed.difference(*(held.values() for _, held in record))
     if foreign:

@@ -25,14 +25,16 @@ class LRUPolicy(CachePolicy):
 
     def admit(self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey]) -> Admission | None:
         """Admit the leading part that fits; the oldest keys leave."""
-        missing = max(0, len(keys) - room)
-        leaving = can_evict(missing, (self._order,), self._pinned, protected)
-        accepted = len(keys) - missing + leaving
-        if not accepted:
+        victims: Sequence[OffloadKey] = ()
+        if (missing := len(keys) - room) > 0:
+            leaving = can_evict(missing, (self._order,), self._pinned, protected)
+            if leaving < missing:
+                keys = keys[: room + leaving]
+            victims = self._order.evict(leaving, protected) if keys else ()
+        if not keys:
             return None
-        victims = self._order.evict(leaving, protected)
-        self._order.add(keys if accepted == len(keys) else keys[:accepted])
-        return Admission(accepted, victims)
+        self._order.add(keys)
+        return Admission(len(keys), victims)
 
     def remove(self, keys: Iterable[OffloadKey]) -> None:
         """Forget resident keys."""

@@ -11,128 +11,145 @@ _MOST_STAGED = 4096
 class RecencyList:
     """Keys ordered by last use; those that are pinned are passed over when the oldest are asked for.
 
-    Three plain dictionaries rather than one `OrderedDict`, which takes about twice as long for a key that comes and
-    goes. A dictionary is slow at its front, where deletions leave holes to be skipped at every look, so the oldest keys
-    are moved to `_oldest` a batch at a time, the very oldest last. Pinned keys met there are set aside until they are
-    unpinned, so that passing over them costs once, not at every eviction.
+    A plain dictionary rather than an `OrderedDict`, which takes about twice as long for a key that comes and goes. It
+    is slow at its front only, where deletions leave holes to be skipped at every look. So the front is read a batch at
+    a time, into `_staged`, the very oldest last; keys that have left their place since then are in `_moved`. The two
+    are but a reading of the rest, and can be started anew at any time.
+
+    Pinned keys met at the front are set aside until they are unpinned, so that passing over them costs once, not at
+    every eviction. They count as older than all others.
 
     Args:
         pinned: keys that may not be evicted now; the owner's set, read here.
     """
 
-    __slots__ = ("_aside", "_newer", "_oldest", "_pinned")
+    __slots__ = ("_aside", "_moved", "_order", "_pinned", "_staged")
 
     def __init__(self, pinned: set[OffloadKey]) -> None:
         self._pinned = pinned
-        self._newer: dict[OffloadKey, None] = {}
-        self._oldest: dict[OffloadKey, None] = {}
+        self._order: dict[OffloadKey, None] = {}
         self._aside: dict[OffloadKey, None] = {}
+        self._staged: list[OffloadKey] = []
+        self._moved: set[OffloadKey] = set()
 
     def __len__(self) -> int:
-        return len(self._newer) + len(self._oldest) + len(self._aside)
+        return len(self._order) + len(self._aside)
 
     def __iter__(self) -> Iterator[OffloadKey]:
-        return chain(self._aside, reversed(self._oldest), self._newer)
+        return chain(self._aside, self._order)
 
     def __repr__(self) -> str:
         return f"RecencyList({len(self)} keys, {len(self._aside)} set aside)"
 
     def add(self, keys: Sequence[OffloadKey]) -> None:
         """Add absent keys as most recent, the first of them last."""
-        newer = self._newer
+        order = self._order
         for key in reversed(keys):
-            newer[key] = None
+            order[key] = None
 
     def touch(self, keys: Sequence[OffloadKey]) -> None:
         """Make those of the keys that are here the most recent, the first of them last."""
-        here = self.present(keys)
-        newer, oldest = self._newer, self._oldest
-        for key in reversed(here):
-            if key in newer:
-                del newer[key]
-            elif key in oldest:
-                del oldest[key]
+        order, aside = self._order, self._aside
+        if order.keys().isdisjoint(keys) and not aside:
+            return  # as is usual for the new part of a chain
+        for key in reversed(keys):
+            if key in order:
+                del order[key]
+            elif key in aside:
+                del aside[key]
             else:
-                del self._aside[key]
-            newer[key] = None
+                continue
+            order[key] = None
+        self._note_moved(keys)
 
     def present(self, keys: Collection[OffloadKey]) -> list[OffloadKey]:
         """Those of the keys that are here, in the order given."""
-        newer, oldest, aside = self._newer, self._oldest, self._aside
-        # The usual answer for the new part of a chain is none, and is found without a loop in Python.
-        if newer.keys().isdisjoint(keys):
-            if not oldest and not aside:
-                return []
-            if oldest.keys().isdisjoint(keys) and aside.keys().isdisjoint(keys):
-                return []
-        return [key for key in keys if key in newer or key in oldest or key in aside]
+        order, aside = self._order, self._aside
+        if aside:
+            return [key for key in keys if key in order or key in aside]
+        return [] if order.keys().isdisjoint(keys) else [key for key in keys if key in order]
 
     def remove(self, keys: Collection[OffloadKey]) -> list[OffloadKey]:
         """Remove those of the keys that are here; returns them, in the order given."""
-        removed = self.present(keys)
-        newer, oldest = self._newer, self._oldest
-        for key in removed:
-            if key in newer:
-                del newer[key]
-            elif key in oldest:
-                del oldest[key]
-            else:
-                del self._aside[key]
-        return removed
+        if here := self.present(keys):
+            self._take_out(here)
+            self._note_moved(here)
+        return here
 
     def evict(self, count: int, protected: Collection[OffloadKey]) -> list[OffloadKey]:
         """Remove the `count` oldest keys that are neither pinned nor protected, fewer if there are fewer."""
         victims: list[OffloadKey] = []
         spared: list[OffloadKey] = []
-        while len(victims) < count and (self._oldest or self._stage(count)):
-            oldest = list(islice(reversed(self._oldest), count - len(victims)))
-            for _ in oldest:
-                self._oldest.popitem()
-            if self._pinned.isdisjoint(oldest) and not any(map(protected.__contains__, oldest)):
-                victims += oldest
-            else:
-                self._sort_out(oldest, protected, victims, spared)
-        self._oldest.update(dict.fromkeys(reversed(spared)))
+        # A set knows in one step, and a set it is where it matters.
+        is_disjoint = (protected if isinstance(protected, set) else frozenset(protected)).isdisjoint
+        while (wanted := count - len(victims)) > 0 and (self._staged or self._stage(wanted, spared)):
+            oldest = self._staged[: -wanted - 1 : -1]
+            del self._staged[-wanted:]
+            if self._moved and not self._moved.isdisjoint(oldest):
+                oldest = [key for key in oldest if key not in self._moved]
+            if not self._pinned.isdisjoint(oldest) or not is_disjoint(oldest):
+                oldest = self._sort_out(oldest, protected, spared)
+            self._take_out(oldest)
+            victims += oldest
+        if spared:
+            self._staged += reversed(spared)
         return victims
 
     def unpin(self, keys: Iterable[OffloadKey]) -> None:
-        """Put those of the keys that were set aside back where the oldest are; the last of them goes first."""
-        if self._aside:
-            back = [key for key in keys if key in self._aside]
-            for key in back:
-                del self._aside[key]
-            self._oldest.update(dict.fromkeys(back))
+        """Let those of the keys that were set aside leave again, before all others."""
+        if self._aside and not self._aside.keys().isdisjoint(keys):
+            self._stage_anew()
 
     def clear(self) -> list[dict[OffloadKey, None]]:
         """Forget all keys at once; returns the containers that held them."""
-        containers = [self._newer, self._oldest, self._aside]
-        self._newer, self._oldest, self._aside = {}, {}, {}
+        containers = [self._order, self._aside]
+        self._order, self._aside = {}, {}
+        self._stage_anew()
         return containers
 
+    def _take_out(self, keys: Iterable[OffloadKey]) -> None:
+        order, aside = self._order, self._aside
+        if not aside:
+            for key in keys:
+                del order[key]
+            return
+        for key in keys:
+            del (aside if key in aside else order)[key]
+
+    def _note_moved(self, keys: Iterable[OffloadKey]) -> None:
+        self._moved.update(keys)
+        if len(self._moved) > _MOST_STAGED:
+            self._stage_anew()
+
     def _sort_out(
-        self,
-        keys: Iterable[OffloadKey],
-        protected: Collection[OffloadKey],
-        victims: list[OffloadKey],
-        spared: list[OffloadKey],
-    ) -> None:
+        self, keys: Iterable[OffloadKey], protected: Collection[OffloadKey], spared: list[OffloadKey]
+    ) -> list[OffloadKey]:
+        """Those of the keys that may go; the pinned ones are set aside, the protected ones added to `spared`."""
+        victims = []
         for key in keys:
             if key in self._pinned:
+                self._order.pop(key, None)
                 self._aside[key] = None
             elif key in protected:
                 spared.append(key)
             else:
                 victims.append(key)
+        return victims
 
-    def _stage(self, count: int) -> bool:
-        """Move the older keys of `_newer` to the empty `_oldest`; False if there are none."""
+    def _stage(self, count: int, spared: Collection[OffloadKey]) -> bool:
+        """Read the oldest keys behind those spared just now, with `_staged` used up; False if there are none."""
         # A part of all, so that skipping the holes is paid by many evictions; a bounded one, so that no call is long.
-        batch_size = max(count, min(len(self._newer) // 32, _MOST_STAGED))
-        batch = list(islice(self._newer, batch_size))
-        for key in batch:
-            del self._newer[key]
-        self._oldest = dict.fromkeys(reversed(batch))
-        return bool(batch)
+        batch_size = max(count, min(len(self._order) // 32, _MOST_STAGED))
+        first = sum(map(self._order.__contains__, spared))
+        self._staged = list(islice(self._order, first, first + batch_size))
+        self._staged.reverse()
+        self._moved.clear()
+        return bool(self._staged)
+
+    def _stage_anew(self) -> None:
+        """Forget the reading of the front, but for what is to leave before all others."""
+        self._staged = [key for key in reversed(self._aside) if key not in self._pinned]
+        self._moved.clear()
 
 
 def can_evict(
