@@ -106,11 +106,13 @@ class OffloadingWorker(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """What `aclose` does, from a plain thread. Stepped mode only; results are still to be had afterwards.
+        """What `aclose` does, from a plain thread: for a stepped worker, or an awaited one that was never used.
+
+        A stepped worker's results are still to be had afterwards.
 
         Raises:
             AbandonedError: as for `aclose`.
-            ModeError: the worker is awaited.
+            ModeError: the worker belongs to an event loop.
         """
 
     @abstractmethod

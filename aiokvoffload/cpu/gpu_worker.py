@@ -302,14 +302,14 @@ class CPUOffloadingWorker(OffloadingWorker):
                 await job.transfer.released
 
     def close(self) -> None:
-        """What `aclose` does, from a plain thread; see `OffloadingWorker.close`.
+        """What `aclose` does, from a plain thread, for a stepped worker or one that was never used.
 
         Raises:
             AbandonedError: the time-out passed first.
             BrokenError: something could not be given back.
-            ModeError: the worker is awaited.
+            ModeError: the worker belongs to an event loop.
         """
-        if self._mode is Mode.AWAITED:
+        if self._loop is not None:
             raise ModeError("an awaited worker is closed with aclose()")
         if self._closed:
             return

@@ -4,6 +4,8 @@ Knows the order of one stream; what other streams must be waited for is in the j
 one of them feeds each handler.
 """
 
+import logging
+
 from aiokvoffload.base import Stream, TransferResult
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engines import CopyEngine, PartialCopyError
@@ -12,6 +14,8 @@ from aiokvoffload.cpu.jobs import Job
 from aiokvoffload.cpu.worker_statistics import DirectionStatistics
 from aiokvoffload.device.base import Device
 from aiokvoffload.errors import BrokenError
+
+logger = logging.getLogger(__name__)
 
 
 class SingleDirectionOffloadingHandler:
@@ -84,13 +88,23 @@ class SingleDirectionOffloadingHandler:
         Raises:
             BrokenError: the device has failed.
         """
-        measured = job.start is not None and job.end is not None
-        busy_s = self._device.elapsed_s(job.start, job.end) if measured else 0.0  # type: ignore[arg-type]
+        busy_s = self._busy_time_s(job)
         result = job.result(transfer_time_s=busy_s)
         self._latest_ended = max(self._latest_ended, job.number)
         self._busy_s += busy_s
         self.count(result)
         return result
+
+    def _busy_time_s(self, job: Job) -> float:
+        if job.start is None or job.end is None:
+            return 0.0
+        try:
+            return self._device.elapsed_s(job.start, job.end)
+        except BrokenError:
+            raise
+        except Exception:  # a figure must never cost a result (fault 52)
+            logger.debug("the time of job %d is not known", job.transfer.job_id, exc_info=True)
+            return 0.0
 
     def count(self, result: TransferResult) -> None:
         """Count one result."""

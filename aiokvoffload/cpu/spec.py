@@ -1,5 +1,6 @@
 """GPU and one tier of pinned CPU memory, from one configuration."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 from aiokvoffload.base import CanonicalKVCaches, OffloadingManager, OffloadingSpec
@@ -98,8 +99,15 @@ class CPUOffloadingSpec(OffloadingSpec):
 
         def build() -> Parts:
             manager: OffloadingManager = self.get_manager(ranks[0], num_workers=len(ranks))
-            device = open_device(config.device)
-            workers = [self.get_worker(rank, num_workers=len(ranks), device=device) for rank in ranks]
+            workers: list[CPUOffloadingWorker] = []
+            with contextlib.ExitStack() as undo:
+                device = open_device(config.device)
+                undo.callback(device.close)
+                for rank in ranks:
+                    worker = self.get_worker(rank, num_workers=len(ranks), device=device)
+                    undo.callback(worker.close)
+                    workers.append(worker)
+                undo.pop_all()
             return Parts(manager if wrap_manager is None else wrap_manager(manager), workers, device)
 
         return OffloadingService(build, groups=config.groups, limits=limits)

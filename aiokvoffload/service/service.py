@@ -34,6 +34,13 @@ class Parts:
     workers: Sequence[OffloadingWorker]
     device: Device | None = None
 
+    def close(self) -> None:
+        """Give back parts that were made and never used; from a plain thread."""
+        for worker in self.workers:
+            worker.close()
+        if self.device is not None:
+            self.device.close()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
@@ -229,6 +236,5 @@ async def _build_on_thread(build: Callable[[], Parts]) -> Parts:
     except asyncio.CancelledError:
         await asyncio.wait([building])
         if building.exception() is None:
-            for worker in building.result().workers:
-                await worker.aclose()
+            await asyncio.to_thread(building.result().close)
         raise

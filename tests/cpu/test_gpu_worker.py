@@ -329,8 +329,10 @@ async def test_each_mode_refuses_the_calls_of_the_other() -> None:
     awaited, stepped = Stage(), Stage(mode=Mode.STEPPED)
     with pytest.raises(ModeError):
         awaited.worker.get_finished()
+    awaited.store(1, 0, 0)  # from here on it belongs to this loop
     with pytest.raises(ModeError):
         awaited.worker.close()
+    awaited.device.release()
     with pytest.raises(ModeError):
         await stepped.worker.wait([1])
     with pytest.raises(ModeError):
