@@ -40,7 +40,6 @@ from aiokvoffload.errors import (
     ClosedError,
     ConfigError,
     InternalError,
-    KeyNotReadyError,
     ModeError,
     OffloadError,
     TransferError,
@@ -117,7 +116,6 @@ __all__ = [
     "ClosedError",
     "AbandonedError",
     "BrokenError",
-    "KeyNotReadyError",
     "TransferError",
     "InternalError",
 ]
