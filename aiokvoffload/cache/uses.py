@@ -31,19 +31,19 @@ class RequestUses:
 
     def count_use(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note a use; returns the keys that this request had not used before."""
-        if new_keys := _note(self.used, keys):
+        used = self.used
+        count = len(used)
+        new_keys = keys if used.isdisjoint(keys) else [key for key in keys if key not in used]
+        used.update(new_keys)
+        if len(used) < count + len(new_keys):
+            new_keys = list(dict.fromkeys(new_keys))
+        if new_keys:
             self._chain += new_keys
             self._last_batch_size = len(new_keys)
         return new_keys
 
     def count_offer(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note an offer to store; returns the keys that this request had not offered before."""
-        return _note(self._offered, keys)
-
-
-def _note(seen: set[OffloadKey], keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
-    if seen and not seen.isdisjoint(keys):
-        keys = [key for key in keys if key not in seen]
-    count = len(seen)
-    seen.update(keys)
-    return keys if len(seen) == count + len(keys) else list(dict.fromkeys(keys))
+        new_keys = [key for key in dict.fromkeys(keys) if key not in self._offered]
+        self._offered.update(new_keys)
+        return new_keys
