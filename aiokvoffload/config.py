@@ -9,12 +9,14 @@ DEVICES = ("auto", "cuda", "host")
 """`auto` takes the accelerator that torch offers and falls back to `host`, which runs on CPU memory."""
 
 
-def _require_positive(config: object, *names: str) -> None:
+def _require_positive(config: object, *names: str, whole: bool = True) -> None:
     for name in names:
         value = getattr(config, name)
-        # `not >` also refuses NaN, which compares false with everything.
-        if not value > 0:
-            raise ConfigError(f"{type(config).__name__}.{name} must be above 0, got {value!r}")
+        expected = int if whole else int | float
+        # A bool is an int to Python; `not >` also refuses NaN, which compares false with everything.
+        if isinstance(value, bool) or not isinstance(value, expected) or not value > 0:
+            kind = "a whole number" if whole else "a number"
+            raise ConfigError(f"{type(config).__name__}.{name} must be {kind} above 0, got {value!r}")
 
 
 class Mode(enum.Enum):
@@ -48,9 +50,10 @@ class GroupConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "blocks_per_chunk", "span")
-        for name in ("window_chunks", "budget_weight"):
-            if getattr(self, name) is not None:
-                _require_positive(self, name)
+        if self.window_chunks is not None:
+            _require_positive(self, "window_chunks")
+        if self.budget_weight is not None:
+            _require_positive(self, "budget_weight", whole=False)
 
     def chunks_at(self, position: int) -> range:
         """Indices of the chunks that a hit of `position` positions needs: the prefix, or the window at its end."""
@@ -96,10 +99,13 @@ class CPUOffloadingConfig:
     def __post_init__(self) -> None:
         _require_positive(
             self,
-            *("cpu_bytes", "store_threshold", "store_tracker_keys", "close_timeout_s"),
+            *("cpu_bytes", "store_threshold", "store_tracker_keys"),
             *("max_run_keys", "max_run_fragments", "max_jobs_in_flight", "max_pending_events"),
         )
-        if not self.groups:
-            raise ConfigError("groups must name at least one KV-cache group, got none")
+        _require_positive(self, "close_timeout_s", whole=False)
+        if not self.groups or not all(isinstance(group, GroupConfig) for group in self.groups):
+            raise ConfigError(f"groups must be GroupConfig records, one for each KV-cache group, got {self.groups!r}")
+        if not isinstance(self.mode, Mode):
+            raise ConfigError(f"mode must be Mode.AWAITED or Mode.STEPPED, got {self.mode!r}")
         if self.device not in DEVICES:
             raise ConfigError(f"device must be one of {', '.join(DEVICES)}, got {self.device!r}")

@@ -29,10 +29,6 @@ class BrokenError(OffloadError):
     """Raised when the world failed underneath: the device is gone, or a thread the library lives on has died."""
 
 
-class KeyNotReadyError(OffloadError):
-    """Raised when a key is asked for that is not resident, or whose last byte has not arrived."""
-
-
 class TransferError(OffloadError):
     """Raised when a fence is asked for keys that cannot be served; `failed_keys` names them."""
 

@@ -1,7 +1,7 @@
 """What is told about a tier's contents."""
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from aiokvoffload.base.keys import OffloadKey
 
@@ -24,8 +24,7 @@ class RemovalReason(enum.Enum):
     RESET = "reset"
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadingEvent:
+class OffloadingEvent(NamedTuple):
     """One change of what a tier holds, published after it is true (I9).
 
     Attributes:

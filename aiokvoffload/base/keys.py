@@ -32,7 +32,13 @@ def get_offload_block_hash(key: OffloadKey) -> bytes:
 
 
 def get_offload_group_idx(key: OffloadKey) -> int:
-    """The KV-cache group index inside `key`."""
+    """The KV-cache group index inside `key`.
+
+    Raises:
+        ArgumentError: it is too short to hold one.
+    """
+    if len(key) <= _GROUP_BYTES:
+        raise ArgumentError(f"key must be a hash and {_GROUP_BYTES} bytes of group index, got {key!r}")
     return int.from_bytes(key[-_GROUP_BYTES:], "big")
 
 

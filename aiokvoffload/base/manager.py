@@ -93,8 +93,12 @@ class OffloadingManager(ABC):
         """Begin a request; calls for a request that was not begun are one-off uses."""
 
     @abstractmethod
-    def on_request_finished(self, ctx: ReqContext) -> None:
-        """End a request. Completions of what it prepared may still follow."""
+    def on_request_finished(self, ctx: ReqContext) -> bool:
+        """End a request. Completions of what it prepared may still follow.
+
+        Returns:
+            True if its bookkeeping is not done: a long chain takes several calls, none of them long (I10).
+        """
 
     @abstractmethod
     def take_events(self) -> list[OffloadingEvent]:

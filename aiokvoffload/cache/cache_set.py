@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from itertools import chain as concatenated
 from itertools import groupby, repeat
 from operator import itemgetter
-from typing import NamedTuple
 
 from aiokvoffload.base import LookupResult, OffloadKey
 from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, group_suffix, in_chain_order
@@ -22,12 +21,8 @@ Record = Sequence[tuple[ChunkCache, Held]]
 """The slots that one transfer holds, by cache."""
 
 
-class KeysInSlots(NamedTuple):
-    """Keys, the slot of each within the pool of its group, and what ends their transfer."""
-
-    keys: Sequence[OffloadKey]
-    slots: Collection[int]
-    record: Record
+KeysInSlots = tuple[Sequence[OffloadKey], Collection[int], Record]
+"""Keys, the slot of each within the pool of its group, and what ends their transfer."""
 
 
 class CacheSet:
@@ -163,7 +158,7 @@ class CacheSet:
         known = keys[: self.count_leading(keys)]  # refuses bad keys before anything is held
         if self._only_cache is not None:
             held_slots, held = self._only_cache.pin_leading(known)
-            return KeysInSlots(known[: len(held_slots)], held_slots, ((self._only_cache, held),))
+            return known[: len(held_slots)], held_slots, ((self._only_cache, held),)
         slots: list[int] = []
         record = []
         for cache, run in self._runs(known):
@@ -172,7 +167,7 @@ class CacheSet:
             record.append((cache, held))
             if len(run_slots) < len(run):
                 break
-        return KeysInSlots(known[: len(slots)], slots, record)
+        return known[: len(slots)], slots, record
 
     def reserve(
         self, chain: Sequence[OffloadKey], offered: Sequence[OffloadKey], protected: Collection[OffloadKey]
@@ -193,7 +188,7 @@ class CacheSet:
             if reservation is None:
                 return None
             held, victims = reservation
-            return KeysInSlots(list(held.values()), held, ((self._only_cache, held),)), victims
+            return (list(held.values()), held, ((self._only_cache, held),)), victims
         return self._reserve_by_position(chain, offered, protected)
 
     def complete_read(self, record: Record, failed_keys: Collection[OffloadKey]) -> Collection[OffloadKey]:
@@ -292,7 +287,7 @@ class CacheSet:
             return None
         slot_by_key = {key: slot for _, held in record for slot, key in held.items()}
         keys = [key for key in offered if key in slot_by_key]
-        return KeysInSlots(keys, [slot_by_key[key] for key in keys], record), victims
+        return (keys, [slot_by_key[key] for key in keys], record), victims
 
     def _cut_to_room(self, chain: Sequence[OffloadKey], protected: Collection[OffloadKey]) -> Sequence[OffloadKey]:
         room = {cache: cache.room_for(protected) for cache in self._caches}

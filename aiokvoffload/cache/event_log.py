@@ -53,10 +53,10 @@ class EventLog:
         return f"EventLog({self._tier}, {len(self)} events, {self.dropped_count} dropped)"
 
     def _append(self, kind: EventKind, keys: Collection[OffloadKey], reason: RemovalReason | None) -> None:
-        parts = (keys,) if self._num_groups == 1 or not keys else _by_group(keys)
-        for part in parts:
-            self.dropped_count += len(self._events) == self._events.maxlen
-            self._events.append(OffloadingEvent(kind, tuple(part), self._medium, self._tier, reason))
+        events = self._events
+        for part in (keys,) if self._num_groups == 1 or not keys else _by_group(keys):
+            self.dropped_count += len(events) == events.maxlen
+            events.append(OffloadingEvent(kind, tuple(part), self._medium, self._tier, reason))
 
 
 def _by_group(keys: Collection[OffloadKey]) -> list[list[OffloadKey]]:

@@ -92,7 +92,7 @@ class ChunkPool:
         slots = sorted(freed) if turns_over else self._allocate(len(keys), freed)
         self.slots.update(zip(keys, slots, strict=True))
         self.writing.update(slots)
-        return dict(zip(slots, keys, strict=True))
+        return dict(zip(slots, keys, strict=False))  # as many, as was seen just now
 
     def end_write(self, held: Held) -> None:
         """End a write: its keys become readable; slots whose keys were dropped meanwhile become free.
@@ -117,10 +117,10 @@ class ChunkPool:
             Their slots, one per key; what to give to `unpin`; and the keys that nobody held before.
         """
         slots = list(map(self.slots.__getitem__, takewhile(self.slots.__contains__, keys)))
-        if not self.writing.isdisjoint(slots):
+        if self.writing and not self.writing.isdisjoint(slots):
             slots = list(takewhile(lambda slot: slot not in self.writing, slots))
         held = dict(zip(slots, keys, strict=False))
-        if not self._readers or self._readers.keys().isdisjoint(held):
+        if not self._readers or self._readers.keys().isdisjoint(slots):
             self._readers.update(dict.fromkeys(held, 1))
             return slots, held, held.values()
         newly_held = [key for slot, key in held.items() if slot not in self._readers]
@@ -137,14 +137,15 @@ class ChunkPool:
         Raises:
             InternalError: a slot is not being read; nothing has changed.
         """
-        counts = list(map(self._readers.get, held))
+        readers = self._readers
+        counts = [readers.get(slot) for slot in held]
         if None in counts:
             raise InternalError(f"slot {list(held)[counts.index(None)]} is unpinned but not pinned: {self!r}")
-        if not self._orphaned_reads and counts.count(1) == len(counts):
-            for slot in held:
-                del self._readers[slot]
-            return held.values()
-        return self._unpin_shared(held)
+        if self._orphaned_reads or counts.count(1) < len(counts):
+            return self._unpin_shared(held)
+        for slot in held:
+            del readers[slot]
+        return held.values()
 
     def drop(self, keys: Iterable[OffloadKey]) -> None:
         """Take slots away from keys that are readable or being written; held slots are quarantined.

@@ -75,6 +75,8 @@ def chunk_bytes_by_group(config: CPUOffloadingConfig, kv_caches: CanonicalKVCach
             f"config.groups has {len(config.groups)} groups, kv_caches.group_data_refs has "
             f"{len(kv_caches.group_data_refs)}; they must be as many"
         )
+    if empty := [index for index, refs in enumerate(kv_caches.group_data_refs) if not refs]:
+        raise ConfigError(f"kv_caches.group_data_refs must give every group a tensor, groups {empty} have none")
     return tuple(
         group.blocks_per_chunk * sum(ref.page_size_bytes for ref in refs)
         for group, refs in zip(config.groups, kv_caches.group_data_refs, strict=True)

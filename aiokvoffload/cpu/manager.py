@@ -35,6 +35,9 @@ from aiokvoffload.registry import resolve
 CPU_TIER = "cpu"
 """Name of this tier in events."""
 
+_REFRESHED_PER_CALL = 512
+"""Keys put in order by one call at a request's end: some 200 µs."""
+
 _SHED_PER_CALL, _SHED_PER_KEY = 128, 4
 """Entries of dropped containers that are freed in passing: more than the same call can add to living ones."""
 
@@ -180,12 +183,17 @@ class CPUOffloadingManager(OffloadingManager):
             raise ArgumentError(f"req_id {ctx.req_id!r} is that of a request that is not finished")
         self._requests[ctx.req_id] = RequestUses()
 
-    def on_request_finished(self, ctx: ReqContext) -> None:
-        """End a request, if it was begun. Completions of what it prepared may still follow."""
-        uses = self._requests.pop(ctx.req_id, None)
+    def on_request_finished(self, ctx: ReqContext) -> bool:
+        """End a request, if it was begun; True means: call again. Completions of what it prepared may still follow."""
+        uses = self._requests.get(ctx.req_id)
+        if uses is None:
+            return False
         # Of a chain used batch by batch, the tail was used last, and would outlive its head.
-        if uses is not None and uses.earlier_batches:
-            self._caches.refresh(uses.earlier_batches)
+        if misplaced := uses.take_misplaced(_REFRESHED_PER_CALL):
+            self._caches.refresh(misplaced)
+        if uses.is_in_order:
+            del self._requests[ctx.req_id]
+        return not uses.is_in_order
 
     def take_events(self) -> list[OffloadingEvent]:
         """The changes since the last call; only so many are kept as `max_pending_events` says."""

@@ -83,12 +83,11 @@ class CPUOffloadingSpec(OffloadingSpec):
 
         Raises:
             ModeError: the configuration is for stepped use.
+            ConfigError: `kv_caches` is something else, or the workers' differ in shape.
         """
         if self.config.mode is not Mode.AWAITED:
             raise ModeError("open: the configuration's mode is stepped; use get_manager and get_worker")
-        ranks = [kv_caches] if isinstance(kv_caches, CanonicalKVCaches) else list(kv_caches)
-        if not ranks:
-            raise ConfigError("kv_caches must name at least one worker's tensors, got none")
+        ranks = self._ranks(kv_caches)
         config = self.config
         limits = ServiceLimits(
             max_run_keys=config.max_run_keys,
@@ -111,6 +110,16 @@ class CPUOffloadingSpec(OffloadingSpec):
             return Parts(manager if wrap_manager is None else wrap_manager(manager), workers, device)
 
         return OffloadingService(build, groups=config.groups, limits=limits)
+
+    def _ranks(self, kv_caches: CanonicalKVCaches | Sequence[CanonicalKVCaches]) -> list[CanonicalKVCaches]:
+        ranks = [kv_caches] if isinstance(kv_caches, CanonicalKVCaches) else list(kv_caches)
+        if not ranks or not all(isinstance(rank, CanonicalKVCaches) for rank in ranks):
+            kinds = [type(rank).__name__ for rank in ranks]
+            raise ConfigError(f"kv_caches must be a CanonicalKVCaches, or one for each worker, got {kinds}")
+        sizes = {chunk_bytes_by_group(self.config, rank) for rank in ranks}
+        if len(sizes) > 1:
+            raise ConfigError(f"kv_caches of all workers must have chunks of one size in each group, got {sizes}")
+        return ranks
 
     def _pools(self, kv_caches: CanonicalKVCaches, num_workers: int) -> tuple[PoolShape, ...]:
         return plan_pools(self.config, chunk_bytes_by_group(self.config, kv_caches), num_workers)

@@ -4,11 +4,15 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
+PAUSE_S = 0.00005
+"""Between two pieces of work. From a thread that never waits the interpreter takes the GIL only every 5 ms, and a loop
+that wants it would be blocked for so long (I10)."""
 JOIN_S = 5.0
 """How long a stop waits for the thread; it is a daemon, so a stuck one cannot keep the process."""
 
@@ -44,6 +48,8 @@ class SubmissionThread:
             except Exception:  # whoever waits for later work would hang (fault 27)
                 logger.exception("work on the submission thread failed")
             work = None  # an idle thread must not keep the last job alive
+            if not self._work.empty():
+                time.sleep(PAUSE_S)
 
 
 class Handover:

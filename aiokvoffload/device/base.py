@@ -79,7 +79,10 @@ class Device(ABC):
         """
         if after is None or is_stream(after):
             with device_errors("record"):
-                return self._record(self.current_stream() if after is None else cast("Stream", after))
+                event = self._record(self.current_stream() if after is None else cast("Stream", after))
+            if not hasattr(event, "query"):  # torch's stand-in streams of the CPU record nothing
+                raise ArgumentError(f"after must be a stream of the {self.name} device, got {after!r}")
+            return event
         if not (hasattr(after, "query") and hasattr(after, "synchronize")):
             raise ArgumentError(f"after must be a stream, an event or None, got {after!r}")
         return cast("Event", after)

@@ -15,6 +15,8 @@ from aiokvoffload.service.segments import Segment
 
 ResultT = TypeVar("ResultT")
 
+RESET_MEANWHILE = "the cache was reset meanwhile"
+
 
 class TransferFlow(ABC, Generic[ResultT]):
     """One `load` or `store` from its keys to its result.
@@ -48,6 +50,7 @@ class TransferFlow(ABC, Generic[ResultT]):
         # The walk itself counts as one, so that a job that ends at once does not end the flow.
         self._running = self._touching = 1
         self._moved_bytes = 0
+        self._error = ""
 
     @property
     def walked(self) -> bool:
@@ -111,6 +114,7 @@ class TransferFlow(ABC, Generic[ResultT]):
 
         def done(outcome: JobOutcome) -> None:
             self._moved_bytes += outcome.moved_bytes
+            self._error = self._error or outcome.error
             try:
                 on_done(outcome)
             finally:

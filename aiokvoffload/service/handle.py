@@ -94,8 +94,10 @@ class Handle(Generic[ResultT]):
             _set_exception(future, error)
 
     def __repr__(self) -> str:
-        state = "done" if self.done() else "released" if self._released.done() else "running"
-        return f"<Handle {state}, {len(self._jobs)} jobs>"
+        if self.done():
+            return f"<Handle done: {self._result.exception() or self._result.result()}>"
+        state = "released" if self._released.done() else "submitted" if self._submitted.done() else "waiting"
+        return f"<Handle {state}, {len(self._jobs)} jobs running>"
 
 
 def _set_exception(future: asyncio.Future[Any], error: OffloadError) -> None:

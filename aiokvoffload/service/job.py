@@ -17,10 +17,14 @@ class JobOutcome:
     Attributes:
         failed_indices: positions of the chunks that did not arrive on every worker (I6).
         moved_bytes: bytes of the workers that succeeded.
+        error: what went wrong first, for people; empty if nothing did.
+        refused: whether a worker would not begin: what lies in the slots is as good as it was.
     """
 
     failed_indices: frozenset[int]
     moved_bytes: int
+    error: str = ""
+    refused: bool = False
 
 
 class Job:
@@ -33,11 +37,13 @@ class Job:
     """
 
     __slots__ = (
+        "_error",
         "_failed",
         "_keys",
         "_moved_bytes",
         "_on_done",
         "_on_released",
+        "_refused",
         "_running",
         "_touching",
         "transfers",
@@ -53,6 +59,7 @@ class Job:
         # Submitting counts as one more part, so that a worker that ends at once does not end the whole job.
         self._running = self._touching = 1
         self._failed: set[int] = set()
+        self._error, self._refused = "", False
         self._moved_bytes = 0
 
     def submit(self, submissions: Iterable[Callable[[], Transfer]]) -> None:
@@ -60,9 +67,11 @@ class Job:
         for submission in submissions:
             try:
                 transfer = submission()
-            except OffloadError:
+            except OffloadError as error:
                 logger.exception("a worker refused a run of %d chunks; the run fails", len(self._keys))
                 self._failed.update(range(len(self._keys)))
+                self._error = self._error or str(error)
+                self._refused = True
                 break
             self.transfers.append(transfer)
             self._running += 1
@@ -90,6 +99,7 @@ class Job:
         else:
             logger.warning("transfer %d failed: %s", result.job_id, result.error)
             self._failed.update(result.failed_indices or range(len(self._keys)))
+            self._error = self._error or result.error
         self._part_ended()
 
     def _part_ended(self) -> None:
@@ -97,7 +107,7 @@ class Job:
         if not self._running:
             on_done = self._on_done
             del self._on_done  # it leads back here: no cycle is left to the collector
-            on_done(JobOutcome(frozenset(self._failed), self._moved_bytes))
+            on_done(JobOutcome(frozenset(self._failed), self._moved_bytes, self._error, self._refused))
 
     def _rank_released(self) -> None:
         self._touching -= 1

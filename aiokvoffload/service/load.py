@@ -13,7 +13,7 @@ from aiokvoffload.base import (
     Transfer,
 )
 from aiokvoffload.service.backend import Backend
-from aiokvoffload.service.flow import TransferFlow
+from aiokvoffload.service.flow import RESET_MEANWHILE, TransferFlow
 from aiokvoffload.service.job import JobOutcome
 from aiokvoffload.service.pump import Lane, Progress
 from aiokvoffload.service.results import LoadResult
@@ -70,11 +70,13 @@ class LoadFlow(TransferFlow[LoadResult]):
         self._submit(prepared.keys, submission, partial(self._loaded, self._segment_idx, self._position, prepared))
 
     def _loaded(self, segment_idx: int, first_chunk: int, prepared: PrepareLoadOutput, outcome: JobOutcome) -> None:
-        failed_keys = [prepared.keys[index] for index in sorted(outcome.failed_indices)]
+        unreadable = () if outcome.refused else sorted(outcome.failed_indices)
+        failed_keys = [prepared.keys[index] for index in unreadable]
         is_current = self._backend.manager.complete_load(prepared.token, failed_keys)
         self._backend.publish()
         if not is_current:
-            # The cache was reset meanwhile: the bytes are of the old epoch, and nobody may use them.
+            # The bytes are of the old epoch, and nobody may use them.
+            self._error = self._error or RESET_MEANWHILE
             self._cut(segment_idx, first_chunk)
         elif outcome.failed_indices:
             self._cut(segment_idx, first_chunk + min(outcome.failed_indices))
@@ -100,4 +102,4 @@ class LoadFlow(TransferFlow[LoadResult]):
             served_by_group[segment.group_idx] = limit
         served = sum(served_by_group)
         sources = ((PRIMARY_TIER, served),) if served else ()
-        return LoadResult(tuple(served_by_group), self._unserved(), sources, self._moved_bytes)
+        return LoadResult(tuple(served_by_group), self._unserved(), sources, self._moved_bytes, self._error)

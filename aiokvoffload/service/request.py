@@ -6,24 +6,24 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from aiokvoffload.base import Event, OffloadKey, ReqContext, Stream
-from aiokvoffload.errors import AbandonedError, ArgumentError, ClosedError
+from aiokvoffload.errors import AbandonedError, ClosedError, ModeError
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.flow import TransferFlow
 from aiokvoffload.service.handle import Handle, per_rank
 from aiokvoffload.service.load import LoadFlow
 from aiokvoffload.service.pump import Lane, Progress, Turnstile, guarded_step
 from aiokvoffload.service.results import LoadResult, StoreResult
-from aiokvoffload.service.segments import Blocks, Segment, plan_load, plan_store
+from aiokvoffload.service.segments import Blocks, KeysByGroup, Segment, is_flat, plan_load, plan_store
 from aiokvoffload.service.store import StoreFlow
-
-KeysByGroup = Sequence[Sequence[OffloadKey]]
 
 
 class Request:
     """From `async with service.request(req_id)` to its end. Its calls are plain: they submit and return at once.
 
-    Leaving, however it happens, cancels no copy: it waits until nothing touches this request's GPU blocks. A second
-    cancellation stops that waiting and nothing else; `on_released` then says when the blocks are free (I2).
+    Leaving, however it happens, cancels no copy that runs: it waits until nothing touches this request's GPU blocks.
+    Left by an exception or a cancellation, it starts no further copies: keys that were not begun are among the
+    `failed_keys` of a load and the `refused_keys` of a store. A second cancellation stops the waiting and nothing else;
+    `on_released` then says when the blocks are free (I2).
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Request:
         self._on_begin = on_begin
         self._on_end = on_end
         self._open = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._lane = Lane()
         self._expedited_lane = Lane(expedited=True)
         self._flows: set[TransferFlow[Any]] = set()
@@ -52,6 +53,11 @@ class Request:
     def req_id(self) -> str:
         """The id it was opened under."""
         return self._ctx.req_id
+
+    @property
+    def touches_blocks(self) -> bool:
+        """Whether a transfer of it may still touch GPU blocks."""
+        return bool(self._flows)
 
     def lookup(self, keys: Sequence[OffloadKey] | KeysByGroup) -> int:
         """How much can be served now; it pins nothing, so a load may find less (I3).
@@ -68,12 +74,9 @@ class Request:
             ClosedError: the request is not open.
         """
         self._require_open("lookup")
-        manager = self._backend.manager
-        if not len(keys) or isinstance(keys[0], bytes):
-            return manager.lookup_prefix(cast("Sequence[OffloadKey]", keys), self._ctx)
-        if len(keys) != len(self._backend.groups):
-            raise ArgumentError(f"keys must be one chain, or {len(self._backend.groups)} of them, got {len(keys)}")
-        return manager.lookup_groups(cast("KeysByGroup", keys), self._ctx)
+        if is_flat(keys, len(self._backend.groups)):
+            return self._backend.manager.lookup_prefix(cast("Sequence[OffloadKey]", keys), self._ctx)
+        return self._backend.manager.lookup_groups(cast("KeysByGroup", keys), self._ctx)
 
     def load(
         self,
@@ -99,13 +102,15 @@ class Request:
         Raises:
             ArgumentError: an argument is wrong; nothing has moved.
             ClosedError: the request is not open.
+            ModeError: this is not the thread of the loop that the request was opened on.
+            BrokenError: the device has failed.
         """
         self._require_open("load")
         segments = plan_load(keys, blocks, self._backend.groups)
         self._validate(segments)
         lane = self._expedited_lane if expedited else self._lane
         at_once = self._fits_one_step(segments, lane)
-        starts = self._starts(after, at_once=at_once)
+        starts = self._starts(after)
         flow = LoadFlow(self._backend, lane, ctx=self._ctx, segments=segments, after=starts)
         self.loads += 1
         self._begin(flow, lane, at_once=at_once)
@@ -137,23 +142,25 @@ class Request:
         Raises:
             ArgumentError: an argument is wrong; nothing has moved.
             ClosedError: the request is not open.
+            ModeError: this is not the thread of the loop that the request was opened on.
+            BrokenError: the device has failed.
         """
         self._require_open("store")
         segments = plan_store(keys, blocks, self._backend.groups)
         self._validate(segments)
         fits = self._fits_one_step(segments, self._lane)
-        at_once = fits if protect_source is None else fits or protect_source
-        starts = self._starts(after, at_once=at_once)
+        protect_source = fits if protect_source is None else protect_source
+        starts = self._starts(after, protect_source=protect_source)
         flow = StoreFlow(
             self._backend,
             self._lane,
             ctx=self._ctx,
             segments=segments,
             after=starts,
-            protect_source=at_once and protect_source is not False,
+            protect_source=protect_source,
         )
         self.stores += 1
-        self._begin(flow, self._lane, at_once=at_once)
+        self._begin(flow, self._lane, at_once=fits or protect_source)
         return flow.handle
 
     def touch(self, keys: Sequence[OffloadKey]) -> None:
@@ -172,6 +179,9 @@ class Request:
         self._check_left()
 
     async def __aenter__(self) -> Self:
+        if self._loop is not None:
+            raise ClosedError(f"request {self.req_id!r} was entered before; a request is entered once")
+        self._loop = asyncio.get_running_loop()
         await self._turnstile.wait_turn()
         self._on_begin(self)
         self._backend.manager.on_new_request(self._ctx)
@@ -188,9 +198,21 @@ class Request:
             await self._wait_released(was_cancelled=exc_type is asyncio.CancelledError)
         finally:
             self._stop_flows()
-            self._backend.manager.on_request_finished(self._ctx)
-            self._on_end(self)
-            self._check_left()
+            try:
+                await self._finish()
+            finally:
+                self._on_end(self)
+                self._check_left()
+
+    async def _finish(self) -> None:
+        """A long chain takes the manager several calls; a cancellation between them may not leave it half done."""
+        try:
+            while self._backend.manager.on_request_finished(self._ctx):  # noqa: ASYNC110 - the loop's turn, no wait
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            while self._backend.manager.on_request_finished(self._ctx):
+                pass
+            raise
 
     async def _wait_released(self, *, was_cancelled: bool) -> None:
         cancelled: asyncio.CancelledError | None = None
@@ -247,12 +269,13 @@ class Request:
         is_short = sum(len(segment.keys) / sizes[segment.group_idx].keys for segment in segments) <= 1
         return is_short and not lane.flows and self._backend.has_room()
 
-    def _starts(self, after: Any, *, at_once: bool) -> Sequence[Stream | Event | None]:
+    def _starts(self, after: Any, *, protect_source: bool = False) -> Sequence[Stream | Event | None]:
+        """What each rank's copies start after; refuses what is no stream or event before anything is pinned."""
         starts = per_rank("after", after, len(self._backend.workers))
-        if at_once:
-            return starts
         # What is submitted later must start after the stream as it is now, not as it will be then.
-        return [worker.record_event(start) for worker, start in zip(self._backend.workers, starts, strict=True)]
+        events = [worker.record_event(start) for worker, start in zip(self._backend.workers, starts, strict=True)]
+        # Only a stream can be made to wait; its copies are submitted within this call.
+        return starts if protect_source else events
 
     def _validate(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
@@ -263,6 +286,12 @@ class Request:
     def _require_open(self, call: str) -> None:
         if not self._open:
             raise ClosedError(f"{call}: request {self.req_id!r} is not open; use it inside `async with`")
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is not self._loop:
+            raise ModeError(f"{call}: request {self.req_id!r} is used on the thread of the loop it was opened on")
 
     def __repr__(self) -> str:
         return f"<Request {self.req_id!r}: {len(self._flows)} transfers touch its blocks>"

@@ -17,17 +17,22 @@ class LoadResult:
             failure of its group counts as failed whatever became of it.
         sources: for each tier that served keys, its name and how many.
         loaded_bytes: bytes that arrived, over all workers.
+        error: why a copy failed, for people; empty if all arrived, or keys were merely absent.
     """
 
     served_by_group: tuple[int, ...]
     failed_keys: tuple[OffloadKey, ...]
     sources: tuple[tuple[str, int], ...]
     loaded_bytes: int
+    error: str = ""
 
     @property
     def served(self) -> int:
         """Number of keys that arrived; with one group, the length of the served prefix."""
         return sum(self.served_by_group)
+
+    def __str__(self) -> str:
+        return f"{self.served} served, {len(self.failed_keys)} failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,11 @@ class StoreResult:
     Attributes:
         stored: keys that this call, or a running store of the same key that it joined, made resident.
         present: keys that were resident already.
-        refused_keys: keys that are not kept: no room could be made, or they were offered too seldom yet.
+        refused_keys: keys that are not kept: no room could be made, they were offered too seldom yet, or the request
+            was left by an exception or a cancellation before their turn came.
         failed_keys: keys whose copy failed, or that a reset overtook; nothing of them is left.
         stored_bytes: bytes copied for this call, over all workers.
+        error: why a copy failed, for people; empty if none did.
     """
 
     stored: int
@@ -47,6 +54,13 @@ class StoreResult:
     refused_keys: tuple[OffloadKey, ...]
     failed_keys: tuple[OffloadKey, ...]
     stored_bytes: int
+    error: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.stored} stored, {self.present} present, {len(self.refused_keys)} refused, "
+            f"{len(self.failed_keys)} failed"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """How many keys one step may handle, so that a step stays short on the machine it runs on (I10)."""
 
-TARGET_S = 0.0003
+TARGET_S = 0.0002
 """What a step should take: a pass of the loop has room for it beside a caller's own call and the poller's."""
 MIN_KEYS = 32
 """Below this a step's fixed cost is most of it."""

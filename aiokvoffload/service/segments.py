@@ -3,9 +3,9 @@
 Everything about a call that can be wrong is found here, before any byte moves.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,8 @@ Blocks = GPULoadStoreSpec | npt.ArrayLike
 """GPU blocks as a caller may pass them: a full spec, or plain ids when all keys are of one group."""
 
 
-class Run(NamedTuple):
-    """Consecutive chunks of one group, small enough to be handled in one go."""
-
-    keys: Sequence[OffloadKey]
-    first_chunk: int
-    """Index of the first key within its segment."""
+KeysByGroup = Sequence[Sequence[OffloadKey]]
+"""One chain of keys for each KV-cache group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +42,6 @@ class Segment:
     block_ids: Ids
     block_index: int
 
-    def runs(self, max_keys: int) -> Iterator[Run]:
-        """The segment cut into runs of at most `max_keys` keys, in chain order."""
-        for start in range(0, len(self.keys), max_keys):
-            yield Run(self.keys[start : start + max_keys], start)
-
     def blocks_of(self, first_chunk: int, num_chunks: int) -> GPULoadStoreSpec:
         """The GPU blocks of some consecutive chunks, in the form a worker takes."""
         skipped = self.block_index % self.blocks_per_chunk
@@ -67,6 +58,23 @@ class Segment:
         sizes, indices = [0] * self.num_groups, [0] * self.num_groups
         sizes[self.group_idx], indices[self.group_idx] = len(block_ids), block_index
         return GPULoadStoreSpec(block_ids, sizes, indices)
+
+
+def is_flat(keys: Any, num_groups: int) -> bool:
+    """Whether `keys` is one chain, and not one for each group.
+
+    Raises:
+        ArgumentError: it is neither.
+    """
+    if isinstance(keys, bytes | str) or not isinstance(keys, Sequence):
+        raise ArgumentError(f"keys must be a sequence of offload keys, got a {type(keys).__name__}")
+    if not keys or isinstance(keys[0], bytes):
+        return True
+    if isinstance(keys[0], str) or not isinstance(keys[0], Sequence):
+        raise ArgumentError(f"keys must be offload keys, which are bytes, got {keys[0]!r} at index 0")
+    if len(keys) != num_groups:
+        raise ArgumentError(f"keys must be one chain, or one for each of {num_groups} groups, got {len(keys)}")
+    return False
 
 
 def plan_store(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[GroupConfig]) -> list[Segment]:
@@ -147,7 +155,9 @@ def _checked_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
     if not indices.any():
         return [0, *[len(keys)] * num_groups]
     if int(indices.max()) >= num_groups:
-        raise ArgumentError(f"keys[{int(indices.argmax())}] is of group {int(indices.max())}, there are {num_groups}")
+        raise ArgumentError(
+            f"keys[{int(indices.argmax())}] is of group {int(indices.max())}, the groups are 0 to {num_groups - 1}"
+        )
     if np.any(indices[1:] < indices[:-1]):
         raise ArgumentError("keys must stand group after group, in group order")
     return [int(bound) for bound in np.searchsorted(indices, np.arange(num_groups + 1))]

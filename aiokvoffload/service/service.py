@@ -193,7 +193,8 @@ class OffloadingService:
         await self._end_pump()
         self.events.close()
         if errors:
-            error = AbandonedError("; ".join(str(error) for error in errors))
+            left = [request.req_id for request in self._requests.values() if request.touches_blocks]
+            error = AbandonedError(f"{'; '.join(str(error) for error in errors)}; blocks not free of requests {left}")
             for request in tuple(self._requests.values()):
                 request._abandon(error)
             raise error from errors[0]

@@ -17,7 +17,7 @@ from aiokvoffload.base import (
     Transfer,
 )
 from aiokvoffload.service.backend import Backend
-from aiokvoffload.service.flow import TransferFlow
+from aiokvoffload.service.flow import RESET_MEANWHILE, TransferFlow
 from aiokvoffload.service.job import JobOutcome
 from aiokvoffload.service.pump import Lane, Progress
 from aiokvoffload.service.results import StoreResult
@@ -74,7 +74,8 @@ class StoreFlow(TransferFlow[StoreResult]):
         keys = prepared.keys_to_store
         failed = frozenset(keys[index] for index in outcome.failed_indices)
         if not self._backend.manager.complete_store(prepared.token, failed):
-            failed = frozenset(keys)  # a reset overtook the store: nothing of it may be read
+            failed = frozenset(keys)  # nothing of it may be read
+            self._error = self._error or RESET_MEANWHILE
         self._backend.publish()
         self._backend.forget_running(running, keys)
         self._count(keys, failed)
@@ -118,7 +119,14 @@ class StoreFlow(TransferFlow[StoreResult]):
         return (*current, *later)
 
     def _result(self) -> StoreResult:
-        return StoreResult(self._stored, self._present, tuple(self._refused), tuple(self._failed), self._moved_bytes)
+        return StoreResult(
+            stored=self._stored,
+            present=self._present,
+            refused_keys=tuple(self._refused),
+            failed_keys=tuple(self._failed),
+            stored_bytes=self._moved_bytes,
+            error=self._error,
+        )
 
 
 def _positions(some: Sequence[OffloadKey], run: Sequence[OffloadKey]) -> Ids:

@@ -669,3 +669,19 @@ def test_a_manager_that_cannot_work_is_refused() -> None:
 def test_the_repr_counts() -> None:
     assert "8 slots: 8 free" in repr(make_manager())
     assert repr(make_manager()).endswith("0 requests, 0 loads, 0 stores)")
+
+
+def test_a_long_chain_is_put_in_order_in_several_short_calls() -> None:
+    """I10: and in the end it is evicted tail first all the same."""
+    manager = CPUOffloadingManager([PoolShape((0,), 4096, 2000)], groups=[GroupConfig()])
+    ctx, keys = ReqContext("long"), make_chain("long", 2000)
+    manager.on_new_request(ctx)
+    for start in range(0, 2000, 100):
+        store(manager, keys[start : start + 100], ctx)
+    calls = 1
+    while manager.on_request_finished(ctx):
+        calls += 1
+    assert calls == 4
+    output = manager.prepare_store(make_chain("other", 700), ReqContext("other"))
+    assert output is not None
+    assert set(output.evicted_keys) == set(keys[1300:])

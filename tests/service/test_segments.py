@@ -77,7 +77,7 @@ def test_nothing_is_legal() -> None:
         (keys_of(1), [1], PAIRS, "1 keys take 2 blocks"),
         (keys_of(1), GPULoadStoreSpec([1, 2], [2], [1]), PAIRS, "from index 1"),
         (keys_of(2) + keys_of(1), [1, 2, 3], ONE, "keys must not repeat, got 3 keys of which 2 are distinct"),
-        (keys_of(1, group_idx=3), [1], ONE, "is of group 3, there are 1"),
+        (keys_of(1, group_idx=3), [1], ONE, "is of group 3, the groups are 0 to 0"),
         (keys_of(1, group_idx=1) + keys_of(1), [1, 2, 3], TWO_GROUPS, "group order"),
         (keys_of(1) + keys_of(1, group_idx=1), [1, 2, 3], TWO_GROUPS, "must be a GPULoadStoreSpec"),
         (keys_of(1), GPULoadStoreSpec([1], [1]), TWO_GROUPS, "blocks must have 2 groups, got 1"),

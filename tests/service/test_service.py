@@ -7,7 +7,7 @@ import pytest
 from aiokvoffload.base import EventKind, GPULoadStoreSpec
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.device.host import HostStream
-from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError, TransferError
+from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError, ModeError, TransferError
 from aiokvoffload.events import EventRecord
 from tests.service.conftest import Stage, keys_of
 
@@ -275,6 +275,18 @@ async def test_a_worker_that_refuses_fails_the_run_and_not_the_service(stage: St
         service.check_integrity()
 
 
+async def test_a_load_that_a_worker_refuses_costs_the_cache_nothing(stage: Stage) -> None:
+    keys = keys_of(2)
+    async with stage.service as service:
+        await stage.fill(keys)
+        async with service.request("reader") as reader:
+            stage.worker.submit_error = BrokenError("the device is gone")
+            result = await reader.load(keys, [0, 1])
+            assert (result.failed_keys, result.error) == (tuple(keys), "the device is gone")
+            assert reader.lookup(keys) == 2
+        service.check_integrity()
+
+
 async def test_a_reset_makes_running_transfers_worthless(stage: Stage) -> None:
     """Fault 53: late completions of the old epoch are ignored."""
     old, new = keys_of(2), keys_of(2, name="new")
@@ -395,11 +407,21 @@ async def test_misuse_is_named(stage: Stage) -> None:
                 service.request("a")
             with pytest.raises(ArgumentError, match="for each of 1 workers, got 2"):
                 request.store(keys_of(1), [0], after=[None, None])  # type: ignore[list-item]
-            with pytest.raises(ArgumentError, match="keys must be one chain, or 1"):
+            with pytest.raises(ArgumentError, match="after must be a stream, an event or None, got 3"):
+                request.load(keys_of(1), [0], after=3)  # type: ignore[arg-type]
+            with pytest.raises(ArgumentError, match="got a bytes"):
+                request.lookup(keys_of(1)[0])  # type: ignore[arg-type]
+            with pytest.raises(ArgumentError, match="which are bytes, got 'abc'"):
+                request.lookup(["abc"])  # type: ignore[arg-type]
+            with pytest.raises(ModeError, match="the thread of the loop"):
+                await asyncio.to_thread(request.lookup, keys_of(1))
+            with pytest.raises(ArgumentError, match="keys must be one chain, or one for each of 1 groups, got 2"):
                 request.lookup([keys_of(1), keys_of(1)])
             assert request.prefetch(keys_of(3)) == 0
     with pytest.raises(ClosedError, match="closed"):
         service.request("late")
+    with pytest.raises(ClosedError, match="entered once"):
+        await request.__aenter__()
     with pytest.raises(ClosedError, match="opened once"):
         await service.__aenter__()
 

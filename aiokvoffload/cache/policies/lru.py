@@ -27,10 +27,10 @@ class LRUPolicy(CachePolicy):
         """Admit the leading part that fits; the oldest keys leave."""
         victims: Sequence[OffloadKey] = ()
         if (missing := len(keys) - room) > 0:
-            leaving = can_evict(missing, (self._order,), self._pinned, protected)
-            if leaving < missing:
-                keys = keys[: room + leaving]
-            victims = self._order.evict(leaving, protected) if keys else ()
+            if len(self._order) - len(self._pinned) - len(protected) < missing:  # Else there surely are enough.
+                missing = can_evict(missing, (self._order,), self._pinned, protected)
+                keys = keys[: room + missing]
+            victims = self._order.evict(missing, protected) if keys else ()
         if not keys:
             return None
         self._order.add(keys)

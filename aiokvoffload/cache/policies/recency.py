@@ -139,7 +139,7 @@ class RecencyList:
     def _stage(self, count: int, spared: Collection[OffloadKey]) -> bool:
         """Read the oldest keys behind those spared just now, with `_staged` used up; False if there are none."""
         # A part of all, so that skipping the holes is paid by many evictions; a bounded one, so that no call is long.
-        batch_size = max(count, min(len(self._order) // 32, _MOST_STAGED))
+        batch_size = max(count, min(len(self._order) // 8, _MOST_STAGED))
         first = sum(map(self._order.__contains__, spared))
         self._staged = list(islice(self._order, first, first + batch_size))
         self._staged.reverse()

@@ -1,0 +1,46 @@
+"""Blocks as a caller may give them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aiokvoffload.base import GPULoadStoreSpec
+from aiokvoffload.errors import ArgumentError
+
+
+def test_plain_ids_are_one_group_from_its_first_block() -> None:
+    spec = GPULoadStoreSpec([3, 1])
+    assert (spec.block_ids.tolist(), spec.group_sizes, spec.block_indices) == ([3, 1], (2,), (0,))
+    assert "2 blocks" in repr(spec)
+
+
+def test_a_range_is_as_good_as_a_list() -> None:
+    assert GPULoadStoreSpec(range(2, 12, 3)).block_ids.tolist() == [2, 5, 8, 11]
+
+
+def test_a_later_change_of_the_callers_array_changes_nothing() -> None:
+    """Fault 39: small things are copied, big ones are not kept alive."""
+    ids = np.array([1, 2, 3])
+    spec = GPULoadStoreSpec(ids)
+    ids[:] = 7
+    assert spec.block_ids.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1, 2], [1]), "sum to len"),
+        (([1, 2], [3, -1]), "at least 0"),
+        (([1, 2], [2], [0, 0]), "one index of at least 0 for each of 1 groups"),
+        (([1, 2], [2], [-1]), "one index of at least 0"),
+        (([1, -2],), "block_ids must be at least 0, got -2 at index 1"),
+        (([1.0],), "whole numbers"),
+        (([True],), "whole numbers"),
+        ((3,), "one-dimensional"),
+    ],
+)
+def test_wrong_blocks_are_named(arguments: tuple[Any, ...], message: str) -> None:
+    """Fault 48."""
+    with pytest.raises(ArgumentError, match=message):
+        GPULoadStoreSpec(*arguments)

@@ -1,0 +1,36 @@
+"""Names for what can be swapped."""
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from aiokvoffload import registry
+from aiokvoffload.cache.policies.lru import LRUPolicy
+from aiokvoffload.errors import ConfigError
+
+
+def test_every_builtin_name_stands_for_something() -> None:
+    for kind in registry.BUILTIN:
+        for name in registry.names(kind):
+            assert callable(registry.resolve(kind, name))
+
+
+def test_an_unknown_name_is_told_with_those_that_are_known() -> None:
+    with pytest.raises(ConfigError, match="unknown name 'lfu'; known: lru, arc"):
+        registry.resolve("policies", "lfu")
+
+
+def test_an_installed_package_adds_names_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = "aiokvoffload.policies"
+    plugin = EntryPoint("mine", "aiokvoffload.cache.policies.lru:LRUPolicy", group)
+    broken = EntryPoint("broken", "no_such_module:Policy", group)
+
+    def entry_points(*, group: str, name: str | None = None) -> list[EntryPoint]:
+        assert group == plugin.group
+        return [entry for entry in (plugin, broken) if name in (None, entry.name)]
+
+    monkeypatch.setattr(registry, "entry_points", entry_points)
+    assert registry.resolve("policies", "mine") is LRUPolicy
+    assert registry.names("policies") == ["lru", "arc", "mine", "broken"]
+    with pytest.raises(ConfigError, match="'no_such_module:Policy', which cannot be loaded"):
+        registry.resolve("policies", "broken")
