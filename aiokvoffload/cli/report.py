@@ -122,9 +122,9 @@ class ReplayReport:
         return remarks
 
     def _rows(self) -> list[tuple[str, str]]:
-        setup = f"{self.device}, {self.policy}, {self.cpu_chunks:,} chunks of {self.chunk_bytes:,} B"
         return [
-            ("setup", f"{setup}, {self.concurrency} at a time"),
+            ("setup", f"{self.device}, {self.policy}, {self.concurrency} at a time"),
+            ("CPU memory", f"{self.cpu_chunks:,} chunks of {self.chunk_bytes:,} B"),
             ("hit ratio", f"{self.hit_ratio:.4f} ({self.served_blocks:,} blocks)"),
             ("stored", _traffic(self.stored_bytes, self.store_gbps)),
             ("loaded", _traffic(self.loaded_bytes, self.load_gbps)),

@@ -57,7 +57,7 @@ def read_trace(path: Path, *, limit: int | None = None) -> list[TraceRequest]:
     if not requests:
         raise ArgumentError(f"trace {path} holds no request")
     if not any(request.hash_ids for request in requests):
-        raise ArgumentError(f"trace {path}: the prompts of all {len(requests)} requests are empty")
+        raise ArgumentError(f"trace {path} holds only empty prompts")
     return requests
 
 

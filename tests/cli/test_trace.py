@@ -71,7 +71,7 @@ def test_a_missing_file_a_folder_binary_data_and_an_empty_file_are_clear_errors(
     with pytest.raises(ArgumentError, match="holds no request"):
         read_trace(trace)
     trace.write_text(f"{line()}\n{line()}\n")
-    with pytest.raises(ArgumentError, match="the prompts of all 2 requests are empty"):
+    with pytest.raises(ArgumentError, match="holds only empty prompts"):
         read_trace(trace)
 
 
