@@ -31,7 +31,7 @@ from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.cpu.manager import CPUOffloadingManager
 from aiokvoffload.device.host import HostStream
-from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError, TransferError
+from aiokvoffload.errors import ArgumentError, BrokenError, BusyError, ClosedError, TransferError
 from aiokvoffload.service import OffloadingService, Parts, ServiceLimits
 from aiokvoffload.testing import ManualClock, ManualDevice
 from tests.service.conftest import Stage, keys_of
@@ -427,3 +427,19 @@ async def test_a_fence_waits_for_every_run_even_if_one_of_them_failed() -> None:
                 assert {first, third}.isdisjoint(stage.worker.in_flight)
     finally:
         await asyncio.to_thread(stream.close)
+
+
+async def test_a_queue_that_is_full_refuses_and_what_waits_goes_on() -> None:
+    """I11."""
+    limits = ServiceLimits(
+        max_run_keys=4, max_run_fragments=4, max_jobs_in_flight=1, max_pending_events=10, max_waiting_transfers=2
+    )
+    stage = Stage(num_slots=64)
+    stage.service = OffloadingService(lambda: Parts(stage.manager, stage.workers), groups=stage.groups, limits=limits)
+    async with stage.service as service, service.request("a") as request:
+        stores = [request.store(keys_of(4, name=f"chain-{number}"), range(4)) for number in range(3)]
+        with pytest.raises(BusyError, match="2 transfers wait already"):
+            request.store(keys_of(4, name="one too many"), range(4))
+        for store in stores:
+            await finish_everything(stage, store)
+            assert (await store).stored == 4

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from aiokvoffload.base import OffloadingManager, OffloadingWorker, OffloadKey
 from aiokvoffload.config import GroupConfig
-from aiokvoffload.errors import BrokenError, ClosedError, OffloadError
+from aiokvoffload.errors import BrokenError, BusyError, ClosedError, OffloadError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.pump import Pump
 from aiokvoffload.service.run_size import RunSize
@@ -15,6 +15,11 @@ from aiokvoffload.service.running_store import RunningStore
 
 class LiveFlow(Protocol):
     """A load or a store from its call until its result is there and its GPU blocks are free."""
+
+    @property
+    def req_id(self) -> str:
+        """Whose it is."""
+        ...
 
     def stop(self) -> None:
         """Submit nothing more."""
@@ -44,6 +49,7 @@ class Backend:
         max_run_keys: most keys handled in one step.
         max_run_fragments: most copies submitted in one step.
         max_jobs_in_flight: most jobs submitted and not ended.
+        max_waiting_transfers: most flows waiting for their turn.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class Backend:
         max_run_keys: int,
         max_run_fragments: int,
         max_jobs_in_flight: int,
+        max_waiting_transfers: int,
     ) -> None:
         self.manager = manager
         self.workers = workers
@@ -67,6 +74,7 @@ class Backend:
         self.flows: set[LiveFlow] = set()
         self.running_stores: dict[OffloadKey, RunningStore] = {}
         self._max_jobs_in_flight = max_jobs_in_flight
+        self._max_waiting_transfers = max_waiting_transfers
         self.pump = Pump(self.has_room)
         self.run_sizes = [
             RunSize(min(max_run_keys, max_run_fragments // max(w.fragments_per_chunk(group_idx) for w in workers)))
@@ -85,6 +93,17 @@ class Backend:
             raise ClosedError(f"{call}: the service is closed")
         if self.broken is not None:
             raise BrokenError(f"{call}: {self.broken}") from self.broken
+
+    def require_place_in_line(self, call: str) -> None:
+        """Refuse a call that would have to wait behind too many others (I11).
+
+        Raises:
+            BusyError: as many transfers wait as may.
+        """
+        if self.pump.waiting_flows >= self._max_waiting_transfers:
+            raise BusyError(
+                f"{call}: {self.pump.waiting_flows} transfers wait already, as many as may; await some first"
+            )
 
     def stop_flows(self) -> None:
         """Submit nothing more for anyone."""

@@ -55,6 +55,11 @@ class TransferFlow(ABC, Generic[ResultT]):
         backend.flows.add(self)
 
     @property
+    def req_id(self) -> str:
+        """The request it belongs to."""
+        return self._ctx.req_id
+
+    @property
     def walked(self) -> bool:
         """Whether it will submit nothing more."""
         return not self._walking

@@ -58,11 +58,6 @@ class Request:
         """The id it was opened under."""
         return self._ctx.req_id
 
-    @property
-    def touches_blocks(self) -> bool:
-        """Whether a transfer of it may still touch GPU blocks."""
-        return bool(self._flows)
-
     def lookup(self, keys: Sequence[OffloadKey] | KeysByGroup) -> int:
         """How much can be served now; it pins nothing, so a load may find less (I3).
 
@@ -108,8 +103,10 @@ class Request:
             ClosedError: the request is not open.
             ModeError: this is not the thread of the loop that the request was opened on.
             BrokenError: the device has failed.
+            BusyError: too many transfers wait for their turn.
         """
         self._require_open("load")
+        self._backend.require_place_in_line("load")
         segments = plan_load(keys, blocks, self._backend.groups)
         self._validate(segments)
         lane = self._expedited_lane if expedited else self._lane
@@ -148,8 +145,10 @@ class Request:
             ClosedError: the request is not open.
             ModeError: this is not the thread of the loop that the request was opened on.
             BrokenError: the device has failed.
+            BusyError: too many transfers wait for their turn.
         """
         self._require_open("store")
+        self._backend.require_place_in_line("store")
         segments = plan_store(keys, blocks, self._backend.groups)
         self._validate(segments)
         if protect_source:

@@ -49,6 +49,7 @@ class ServiceLimits:
     Attributes:
         max_run_keys: most keys handled in one go, so that the loop stays free (I10).
         max_run_fragments: most copies submitted in one go, for the same reason.
+        max_waiting_transfers: loads and stores that wait for their turn.
         max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
         max_pending_events: events a subscriber may lag behind unless it asks for another bound.
     """
@@ -56,6 +57,7 @@ class ServiceLimits:
     max_run_keys: int
     max_run_fragments: int
     max_jobs_in_flight: int
+    max_waiting_transfers: int = 4096
     max_pending_events: int
 
 
@@ -178,6 +180,7 @@ class OffloadingService:
             max_run_keys=self._limits.max_run_keys,
             max_run_fragments=self._limits.max_run_fragments,
             max_jobs_in_flight=self._limits.max_jobs_in_flight,
+            max_waiting_transfers=self._limits.max_waiting_transfers,
         )
         self._pump_task = asyncio.create_task(self._backend.pump.run(), name="aiokvoffload-pump")
         self._pump_task.add_done_callback(self._pump_ended)
@@ -210,8 +213,8 @@ class OffloadingService:
         await self._end_pump()
         self.events.close()
         if errors:
-            left = [request.req_id for request in self._requests.values() if request.touches_blocks]
-            error = AbandonedError(f"{'; '.join(str(error) for error in errors)}; blocks not free of requests {left}")
+            left = sorted({flow.req_id for flow in backend.flows})
+            error = AbandonedError(f"{'; '.join(str(error) for error in errors)}; left by requests {left}")
             for flow in tuple(backend.flows):
                 flow.abandon(error)
             raise error from errors[0]
