@@ -290,7 +290,7 @@ class CacheSet:
         return (keys, [slot_by_key[key] for key in keys], record), victims
 
     def _cut_to_room(self, chain: Sequence[OffloadKey], protected: Collection[OffloadKey]) -> Sequence[OffloadKey]:
-        room = {cache: cache.room_for(protected) for cache in self._caches}
+        room = {cache: cache.room_for(len(part), protected) for cache, part in self._by_cache(chain)}
         for index, key in enumerate(chain):
             cache = self._cache_by_suffix[key[GROUP_SUFFIX]]
             if not room[cache]:

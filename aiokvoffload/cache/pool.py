@@ -69,11 +69,6 @@ class ChunkPool:
         """Slots whose keys are readable and held by nobody."""
         return len(self.slots) - len(self.writing) - self.pinned_count
 
-    def count_held(self, keys: Iterable[OffloadKey]) -> int:
-        """How many of the keys have a slot that is being written or read."""
-        slots = map(self.slots.get, keys)
-        return sum(slot in self.writing or slot in self._readers for slot in slots)
-
     def reserve(self, keys: Sequence[OffloadKey], evicted: Collection[OffloadKey] = ()) -> Held:
         """Give slots to absent, distinct `keys`, adjacent and increasing where it can, and hold them as being written.
 
