@@ -243,11 +243,14 @@ def bench_loop_command(
     *,
     requests: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 64,
     keys: Annotated[int, typer.Option(min=1, help="Keys of each request's chain.")] = 4096,
+    cpu_chunks: Annotated[
+        int | None, typer.Option(min=1, help="Chunks that CPU memory holds.", show_default="all of them")
+    ] = None,
     device: Device = "auto",
     json_file: JsonFile = None,
 ) -> None:
     """Say how long the event loop is blocked while many requests move long chains at once."""
     with clear_errors():
         check_writable(json_file)
-        result = run(loop_benchmark(requests=requests, keys_per_request=keys, device=device))
+        result = run(loop_benchmark(requests=requests, keys_per_request=keys, cpu_chunks=cpu_chunks, device=device))
         show(loop_table(result), result.to_json(), json_file)

@@ -38,7 +38,7 @@ class PhaseFigures:
 
     Attributes:
         name: what that was.
-        keys: keys stored or served, over all requests.
+        keys: keys stored or served, over all requests; the pool may have room for fewer than were offered.
         seconds: from the first request's start to the last one's end.
         loop_blocked_us: how late the loop got to what was posted to it.
     """
@@ -56,6 +56,7 @@ class LoopBenchmark:
     device: str
     requests: int
     keys_per_request: int
+    cpu_chunks: int
     phases: tuple[PhaseFigures, ...]
 
     def to_json(self) -> str:
@@ -63,8 +64,10 @@ class LoopBenchmark:
         return json.dumps(asdict(self), indent=2)
 
 
-async def loop_benchmark(*, requests: int = 64, keys_per_request: int = 4096, device: str = "auto") -> LoopBenchmark:
-    """Let `requests` requests store a chain each at once, load it at once, and offer it again at once.
+async def loop_benchmark(
+    *, requests: int = 64, keys_per_request: int = 4096, cpu_chunks: int | None = None, device: str = "auto"
+) -> LoopBenchmark:
+    """Let `requests` requests store a chain each at once, and load what is left of it at once, twice.
 
     Raises:
         ConfigError: there is no such device, or not enough memory.
@@ -72,16 +75,17 @@ async def loop_benchmark(*, requests: int = 64, keys_per_request: int = 4096, de
     target = open_device(device)
     try:
         total = requests * keys_per_request
+        slots = cpu_chunks or total
         with allocating(f"{total:,} blocks of {BLOCK_BYTES} bytes"):
             blocks = torch.zeros((total, BLOCK_BYTES), dtype=torch.uint8, device=target.torch_device)
         caches = CanonicalKVCaches(
             [CanonicalKVCacheTensor(blocks, BLOCK_BYTES)], [[CanonicalKVCacheRef(0, BLOCK_BYTES)]]
         )
-        config = CPUOffloadingConfig(cpu_bytes=total * PAGE_BYTES, device=device)
+        config = CPUOffloadingConfig(cpu_bytes=slots * PAGE_BYTES, device=device)
         async with CPUOffloadingSpec(config).open(caches) as offload:
             chains = [_chain(number, keys_per_request) for number in range(requests)]
             phases = [await _phase(name, step, offload, chains) for name, step in _PHASES]
-        return LoopBenchmark(target.name, requests, keys_per_request, tuple(phases))
+        return LoopBenchmark(target.name, requests, keys_per_request, slots, tuple(phases))
     finally:
         await asyncio.to_thread(target.close)
 
@@ -125,7 +129,10 @@ _PHASES: tuple[tuple[str, _Step], ...] = (("store", _store), ("load", _load), ("
 
 def loop_table(benchmark: LoopBenchmark) -> Table:
     """The figures for people."""
-    title = f"{benchmark.requests:,} requests of {benchmark.keys_per_request:,} keys at once: {benchmark.device}"
+    title = (
+        f"{benchmark.requests:,} requests of {benchmark.keys_per_request:,} keys at once, "
+        f"room for {benchmark.cpu_chunks:,}: {benchmark.device}"
+    )
     table = Table(title=title)
     for column in ("phase", "keys", "seconds", "loop blocked, µs (p50, p99, max)"):
         table.add_column(column, justify="left" if column == "phase" else "right")
