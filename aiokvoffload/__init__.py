@@ -1,59 +1,68 @@
-"""KV-cache offloading for LLM servers written on asyncio: GPU to pinned CPU memory and back, awaited."""
+"""KV-cache offloading for LLM servers written on asyncio: GPU to pinned CPU memory and back, awaited.
 
-from aiokvoffload.base import (
-    Admission,
-    CachePolicy,
-    CanonicalKVCacheRef,
-    CanonicalKVCaches,
-    CanonicalKVCacheTensor,
-    Event,
-    EventKind,
-    GPULoadStoreSpec,
-    LoadStoreSpec,
-    LookupResult,
-    OffloadingEvent,
-    OffloadingManager,
-    OffloadingSpec,
-    OffloadingWorker,
-    OffloadKey,
-    PrepareLoadOutput,
-    PrepareStoreOutput,
-    RemovalReason,
-    ReqContext,
-    Stream,
-    Transfer,
-    TransferResult,
-    get_offload_block_hash,
-    get_offload_group_idx,
-    make_offload_key,
-)
-from aiokvoffload.config import CPUOffloadingConfig, GroupConfig, Mode
-from aiokvoffload.cpu.common import CPULoadStoreSpec
-from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
-from aiokvoffload.cpu.manager import CPUOffloadingManager
-from aiokvoffload.cpu.spec import CPUOffloadingSpec
-from aiokvoffload.device import Device, open_device
-from aiokvoffload.errors import (
-    AbandonedError,
-    ArgumentError,
-    BrokenError,
-    ClosedError,
-    ConfigError,
-    InternalError,
-    ModeError,
-    OffloadError,
-    TransferError,
-)
-from aiokvoffload.events import EventBus, EventRecord, GapRecord, Subscription
-from aiokvoffload.service import (
-    Handle,
-    LoadResult,
-    OffloadingService,
-    Request,
-    ResetResult,
-    ServiceStatistics,
-    StoreResult,
-)
+Each name is imported when it is first used: keys, configurations and errors do without torch, and so does the command
+until it has something to do.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiokvoffload.base import (
+        Admission,
+        CachePolicy,
+        CanonicalKVCacheRef,
+        CanonicalKVCaches,
+        CanonicalKVCacheTensor,
+        Event,
+        EventKind,
+        GPULoadStoreSpec,
+        LoadStoreSpec,
+        LookupResult,
+        OffloadingEvent,
+        OffloadingManager,
+        OffloadingSpec,
+        OffloadingWorker,
+        OffloadKey,
+        PrepareLoadOutput,
+        PrepareStoreOutput,
+        RemovalReason,
+        ReqContext,
+        Stream,
+        Transfer,
+        TransferResult,
+        get_offload_block_hash,
+        get_offload_group_idx,
+        make_offload_key,
+    )
+    from aiokvoffload.config import CPUOffloadingConfig, GroupConfig, Mode
+    from aiokvoffload.cpu.common import CPULoadStoreSpec
+    from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
+    from aiokvoffload.cpu.manager import CPUOffloadingManager
+    from aiokvoffload.cpu.spec import CPUOffloadingSpec
+    from aiokvoffload.device import Device, open_device
+    from aiokvoffload.errors import (
+        AbandonedError,
+        ArgumentError,
+        BrokenError,
+        BusyError,
+        ClosedError,
+        ConfigError,
+        InternalError,
+        ModeError,
+        OffloadError,
+        TransferError,
+    )
+    from aiokvoffload.events import EventBus, EventRecord, GapRecord, Subscription
+    from aiokvoffload.service import (
+        Handle,
+        LoadResult,
+        OffloadingService,
+        Request,
+        ResetResult,
+        ServiceStatistics,
+        StoreResult,
+    )
 
 __version__ = "0.1.0"
 
@@ -115,7 +124,36 @@ __all__ = [
     "ModeError",
     "ClosedError",
     "AbandonedError",
+    "BusyError",
     "BrokenError",
     "TransferError",
     "InternalError",
 ]
+
+_HOMES = (
+    "errors",
+    "base",
+    "config",
+    "cpu.common",
+    "cpu.manager",
+    "events",
+    "device",
+    "cpu.gpu_worker",
+    "service",
+    "cpu.spec",
+)
+"""Modules that the names come from, those without torch first."""
+
+# Type checkers read the imports above; this function would let them take any name for a public one.
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name in __all__:
+            for home in _HOMES:
+                module = importlib.import_module(f"aiokvoffload.{home}")
+                if hasattr(module, name):
+                    return globals().setdefault(name, getattr(module, name))
+        raise AttributeError(f"module 'aiokvoffload' has no attribute {name!r}")
+
+    def __dir__():
+        return [*globals(), *__all__]

@@ -77,6 +77,7 @@ class CPUOffloadingConfig:
         max_run_keys: keys handled in one go; longer calls are cut into runs so that the loop stays free.
         max_run_fragments: fragments (one block in one tensor) submitted in one go, for the same reason.
         max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
+        max_waiting_transfers: loads and stores that wait for their turn; one more is refused with `BusyError`.
         max_pending_events: events a subscriber may lag behind, and the bus may keep for late subscribers.
 
     Raises:
@@ -94,13 +95,14 @@ class CPUOffloadingConfig:
     max_run_keys: int = 512
     max_run_fragments: int = 1024
     max_jobs_in_flight: int = 128
+    max_waiting_transfers: int = 4096
     max_pending_events: int = 10_000
 
     def __post_init__(self) -> None:
         _require_positive(
             self,
             *("cpu_bytes", "store_threshold", "store_tracker_keys"),
-            *("max_run_keys", "max_run_fragments", "max_jobs_in_flight", "max_pending_events"),
+            *("max_run_keys", "max_run_fragments", "max_jobs_in_flight", "max_waiting_transfers", "max_pending_events"),
         )
         _require_positive(self, "close_timeout_s", whole=False)
         if not self.groups or not all(isinstance(group, GroupConfig) for group in self.groups):

@@ -25,6 +25,10 @@ class AbandonedError(OffloadError):
     """Raised when a close ran out of time: lists what was left running; its memory stays mapped for good."""
 
 
+class BusyError(OffloadError):
+    """Raised when a bound on what may wait is reached; what waits goes on, and the call may be repeated later."""
+
+
 class BrokenError(OffloadError):
     """Raised when the world failed underneath: the device is gone, or a thread the library lives on has died."""
 

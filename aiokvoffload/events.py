@@ -73,8 +73,8 @@ class EventBus:
         if self._closed:
             raise ClosedError("subscribe: the event bus is closed")
         bound = self._max_pending if max_pending is None else max_pending
-        if bound < 1:
-            raise ArgumentError(f"max_pending must be at least 1, got {bound}")
+        if not isinstance(bound, int) or bound < 1:
+            raise ArgumentError(f"max_pending must be a whole number of at least 1, got {bound!r}")
         subscription = Subscription(self, bound)
         self._subscriptions.add(subscription)
         return subscription

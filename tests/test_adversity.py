@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +16,13 @@ from aiokvoffload import (
     CPUOffloadingConfig,
     CPUOffloadingSpec,
     GPULoadStoreSpec,
+    Handle,
     Mode,
     OffloadingWorker,
+    OffloadKey,
     ReqContext,
+    Request,
+    StoreResult,
     TransferResult,
 )
 from aiokvoffload.config import GroupConfig
@@ -24,7 +30,8 @@ from aiokvoffload.copy.arena import memory_use
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.cpu.manager import CPUOffloadingManager
-from aiokvoffload.errors import ArgumentError, BrokenError
+from aiokvoffload.device.host import HostStream
+from aiokvoffload.errors import ArgumentError, BrokenError, BusyError, ClosedError, TransferError
 from aiokvoffload.service import OffloadingService, Parts, ServiceLimits
 from aiokvoffload.testing import ManualClock, ManualDevice
 from tests.service.conftest import Stage, keys_of
@@ -221,3 +228,218 @@ def test_a_plain_loop_steps_manager_and_worker_without_asyncio() -> None:
     manager.check_integrity()
     worker.close()
     assert (result.job_id, result.success) == (2, True)
+
+
+async def walking_store(stage: Stage, request: Request, keys: Sequence[OffloadKey]) -> Handle[StoreResult]:
+    """A long store whose first run has ended and whose others are still to come."""
+    store = request.store(keys, range(len(keys)))
+    while not stage.worker.submitted:
+        await asyncio.sleep(0)
+    return store
+
+
+async def finish_everything(stage: Stage, handle: Handle[Any]) -> None:
+    while not handle.done():
+        stage.worker.finish_all()
+        await asyncio.sleep(0)
+
+
+async def test_nothing_of_a_store_that_a_reset_overtakes_is_ever_readable() -> None:
+    """I4, fault 53: its later runs would bring bytes of the old epoch into the new one."""
+    stage = Stage(num_slots=64, max_run_keys=4, max_jobs_in_flight=1)
+    keys = keys_of(40)
+    async with stage.service as service, service.request("a") as request:
+        store = await walking_store(stage, request, keys)
+        stage.worker.finish_all()
+        await service.reset()
+        await finish_everything(stage, store)
+        result = await store
+        assert (result.stored, result.failed_keys, result.error) == (0, tuple(keys), "the cache was reset meanwhile")
+        assert request.lookup(keys) == 0
+        service.check_integrity()
+
+
+async def test_nothing_of_a_load_that_a_reset_overtakes_counts_as_served() -> None:
+    stage = Stage(num_slots=64, max_run_keys=4, max_jobs_in_flight=1)
+    keys = keys_of(40)
+    async with stage.service as service:
+        async with service.request("writer") as writer:
+            await finish_everything(stage, writer.store(keys, range(40)))
+        async with service.request("reader") as reader:
+            load = reader.load(keys, range(40))
+            while stage.worker.submitted[-1].direction.name != "LOAD":
+                await asyncio.sleep(0)
+            stage.worker.finish_all()
+            await service.reset()
+            await finish_everything(stage, load)
+            assert (await load).served == 0
+            assert (await load).failed_keys == tuple(keys)
+
+
+async def test_a_protected_store_overtakes_nothing_of_its_own_request() -> None:
+    """I8: a long load into the same blocks is submitted first, all of it."""
+    stage = Stage(num_slots=64, max_run_keys=4)
+    keys = keys_of(20)
+    async with stage.service as service:
+        async with service.request("writer") as writer:
+            await finish_everything(stage, writer.store(keys, range(20)))
+        before = len(stage.worker.submitted)
+        async with service.request("reader") as reader:
+            load = reader.load(keys, range(20))
+            store = reader.store(keys_of(20, name="other"), range(20), protect_source=True)
+            directions = [job.direction.name for job in stage.worker.submitted[before:]]
+            assert directions == ["LOAD"] * 5 + ["STORE"] * 5
+            await finish_everything(stage, load)
+            await finish_everything(stage, store)
+
+
+async def test_a_protected_store_behind_a_load_that_must_wait_is_refused() -> None:
+    stage = Stage()
+    keys = keys_of(2)
+    async with stage.service as service, service.request("a") as writer, service.request("b") as reader:
+        writer.store(keys, [0, 1])
+        load = reader.load(keys, [2, 3])
+        with pytest.raises(ArgumentError, match="await that load first"):
+            reader.store(keys_of(1, name="other"), [2], protect_source=True)
+        await finish_everything(stage, load)
+
+
+async def test_whatever_a_worker_raises_the_run_ends_and_its_slots_are_free() -> None:
+    """I1, I7: a MemoryError is no OffloadError."""
+    stage = Stage()
+    async with stage.service as service, service.request("a") as request:
+        stage.worker.submit_error = MemoryError("no room to plan")
+        result = await request.store(keys_of(3), [0, 1, 2])
+        assert (result.failed_keys, result.error) == (tuple(keys_of(3)), "MemoryError: no room to plan")
+        assert service.statistics().manager.pools[0].writing == 0
+        assert service.statistics().jobs_in_flight == 0
+
+
+async def test_an_open_request_of_a_closed_service_refuses_everything() -> None:
+    stage = Stage()
+    service = await stage.service.__aenter__()
+    request = await service.request("a").__aenter__()
+    await service.aclose()
+    for call in (request.lookup, request.touch, request.prefetch):
+        with pytest.raises(ClosedError, match="the service is closed"):
+            call(keys_of(1))
+    for transfer in (request.load, request.store):
+        with pytest.raises(ClosedError, match="the service is closed"):
+            transfer(keys_of(1), [0])
+    await request.__aexit__(None, None, None)
+
+
+async def test_a_cancelled_pump_fails_what_waits_for_it() -> None:
+    """I1: cancelling every task there is, as some programs do at their end, hangs nobody."""
+    stage = Stage(num_slots=64, max_run_keys=4, max_jobs_in_flight=1)
+    async with stage.service as service, service.request("a") as request:
+        store = await walking_store(stage, request, keys_of(40))
+        (pump,) = [task for task in asyncio.all_tasks() if task.get_name() == "aiokvoffload-pump"]
+        pump.cancel()
+        await asyncio.wait([pump])
+        with pytest.raises(BrokenError, match="it was cancelled"):
+            await store
+        with pytest.raises(BrokenError, match="it was cancelled"):
+            request.lookup(keys_of(1))
+        stage.worker.finish_all()
+
+
+async def test_a_waiter_of_a_request_that_was_left_hears_of_an_abandoned_close() -> None:
+    rig = Rig()
+    service = await rig.service.__aenter__()
+    request = await service.request("a").__aenter__()
+    rig.device.hold()
+    store = request.store(keys_of(1), [0], protect_source=False)
+    leaving = asyncio.create_task(request.__aexit__(None, None, None))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        leaving.cancel()
+    await asyncio.wait([leaving])
+    closing = asyncio.create_task(service.aclose())
+    while not closing.done():
+        await asyncio.sleep(0)
+        rig.clock.advance(1.0)
+    with pytest.raises(AbandonedError):
+        await closing
+    with pytest.raises(AbandonedError):
+        await store.released
+    rig.device.release()
+    await asyncio.to_thread(rig.device.close)
+
+
+async def test_a_callback_that_raises_does_not_keep_the_next_from_its_blocks(caplog: pytest.LogCaptureFixture) -> None:
+    """Fault 23."""
+    stage = Stage()
+    freed: list[str] = []
+    async with stage.service as service:
+        async with service.request("a") as request:
+            with pytest.raises(ArgumentError, match="must be callable, got None"):
+                request.on_released(None)  # type: ignore[arg-type]
+            request.on_released(lambda: freed.remove("nobody"))
+            request.on_released(lambda: freed.append("a"))
+        assert freed == ["a"]
+        assert "a callback of request 'a' raised" in caplog.text
+
+
+async def test_a_service_closed_while_it_opens_does_not_open() -> None:
+    service = host_spec().open(kv_caches())
+    opening = asyncio.create_task(service.__aenter__())
+    await asyncio.sleep(0)
+    with pytest.raises(ClosedError, match="opened once"):
+        await service.__aenter__()
+    await service.aclose()
+    with pytest.raises(ClosedError, match="while it was being opened"):
+        await opening
+
+
+async def test_a_long_touch_is_counted_run_by_run() -> None:
+    """I10."""
+    stage = Stage(num_slots=64, max_run_keys=4)
+    keys = keys_of(20)
+    async with stage.service as service, service.request("a") as request:
+        request.touch(keys)
+        assert service.statistics().waiting_flows == 1
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert service.statistics().waiting_flows == 0
+
+
+async def test_a_fence_waits_for_every_run_even_if_one_of_them_failed() -> None:
+    stage = Stage(num_slots=64, max_run_keys=4)
+    keys = keys_of(12)
+    stream = HostStream("test")
+    try:
+        async with stage.service as service:
+            async with service.request("writer") as writer:
+                await finish_everything(stage, writer.store(keys, range(12)))
+            async with service.request("reader") as reader:
+                load = reader.load(keys, range(12))
+                while len(stage.worker.in_flight) < 3:
+                    await asyncio.sleep(0)
+                first, second, third = stage.worker.in_flight
+                stage.worker.finish(second, success=False)
+                with pytest.raises(TransferError) as caught:
+                    await load.fence(stream)
+                assert caught.value.failed_keys == tuple(keys[4:])
+                assert len(stage.worker.fenced) == 2
+                stage.worker.finish_all()
+                assert (await load).served == 4
+                assert {first, third}.isdisjoint(stage.worker.in_flight)
+    finally:
+        await asyncio.to_thread(stream.close)
+
+
+async def test_a_queue_that_is_full_refuses_and_what_waits_goes_on() -> None:
+    """I11."""
+    limits = ServiceLimits(
+        max_run_keys=4, max_run_fragments=4, max_jobs_in_flight=1, max_pending_events=10, max_waiting_transfers=2
+    )
+    stage = Stage(num_slots=64)
+    stage.service = OffloadingService(lambda: Parts(stage.manager, stage.workers), groups=stage.groups, limits=limits)
+    async with stage.service as service, service.request("a") as request:
+        stores = [request.store(keys_of(4, name=f"chain-{number}"), range(4)) for number in range(3)]
+        with pytest.raises(BusyError, match="2 transfers wait already"):
+            request.store(keys_of(4, name="one too many"), range(4))
+        for store in stores:
+            await finish_everything(stage, store)
+            assert (await store).stored == 4

@@ -33,6 +33,7 @@ FLOOR_OF = {
     "cpu.worker_statistics": BYTES,
     "service": DOORS,
     "cpu.spec": DOORS,
+    "__main__": GUESTS,
     "cli": GUESTS,
     "testing": GUESTS,
 }

@@ -1,3 +1,4 @@
+import ast
 import re
 from pathlib import Path
 
@@ -7,27 +8,71 @@ import aiokvoffload
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+PROGRAM_END = re.compile(r"\n(asyncio\.run\(main\(\)\)|main\(\))  # (.+)$")
 
 
-def example() -> str:
-    """The program in docs/index.md."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "index.md").read_text(), re.DOTALL)
-    return str(code)
+def blocks(page: Path) -> list[str]:
+    return [code.rstrip() for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
 
 
-async def test_the_example_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    code, last_line = example().rstrip().rsplit("\n", 1)
-    assert last_line == "asyncio.run(main())  # 2 True"
+def programs(end: str) -> dict[str, str]:
+    """Programs whose last line calls `main` like `end` and says in a comment what is printed, by page and output."""
+    found = [(page.name, code, PROGRAM_END.search(code)) for page in DOCS for code in blocks(page)]
+    return {f"{page}: {match[2]}": code for page, code, match in found if match and match[1] == end}
+
+
+LOOPED, STEPPED = programs("asyncio.run(main())"), programs("main()")
+
+
+def main_of(code: str) -> tuple[object, str]:
+    """The program's `main`, and what it is to print."""
+    match = PROGRAM_END.search(code)
+    assert match
     names: dict[str, object] = {}
-    exec(code, names)  # noqa: S102 - the documentation's own code
-    await names["main"]()  # type: ignore[operator]
-    assert capsys.readouterr().out == "2 True\n"
+    exec(code[: match.start()], names)  # noqa: S102 - the documentation's own code
+    return names["main"], match[2]
+
+
+def test_the_pages_have_their_programs() -> None:
+    assert (len(LOOPED), len(STEPPED)) == (2, 1)
+
+
+@pytest.mark.parametrize("code", LOOPED.values(), ids=LOOPED)
+async def test_a_program_prints_what_it_says(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main, output = main_of(code)
+    await main()  # type: ignore[operator]
+    assert capsys.readouterr().out == f"{output}\n"
+
+
+@pytest.mark.parametrize("code", STEPPED.values(), ids=STEPPED)
+def test_a_program_without_a_loop_prints_what_it_says(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main, output = main_of(code)
+    main()  # type: ignore[operator]
+    assert capsys.readouterr().out == f"{output}\n"
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_every_piece_of_code_parses_and_imports_what_exists(page: Path) -> None:
+    for code in blocks(page):
+        # README shows the inside of a coroutine.
+        tree = compile(code, page.name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec("\n".join(map(ast.unparse, imports)), {})  # noqa: S102 - the documentation's own code
 
 
 def test_the_reference_names_everything_public() -> None:
     reference = (ROOT / "docs" / "reference.md").read_text()
     missing = [name for name in aiokvoffload.__all__ if not re.search(rf"`{name}\b", reference)]
     assert not missing
+
+
+@pytest.mark.parametrize(
+    "contract", [aiokvoffload.CachePolicy, aiokvoffload.OffloadingManager, aiokvoffload.OffloadingWorker]
+)
+def test_the_reference_names_every_method_of_a_contract(contract: type) -> None:
+    reference = (ROOT / "docs" / "reference.md").read_text()
+    methods = set(vars(contract)["__abstractmethods__"]) - {"__init__"}
+    assert not [method for method in sorted(methods) if not re.search(rf"`\.?{method}\b", reference)]
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)

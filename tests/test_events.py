@@ -98,7 +98,7 @@ async def test_a_closed_subscription_no_longer_costs_the_bus_anything() -> None:
 
 def test_wrong_bounds_and_closed_buses_are_refused() -> None:
     bus = EventBus()
-    with pytest.raises(ArgumentError, match="max_pending must be at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="max_pending must be a whole number of at least 1, got 0"):
         bus.subscribe(max_pending=0)
     bus.close()
     with pytest.raises(ClosedError, match="the event bus is closed"):

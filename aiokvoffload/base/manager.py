@@ -86,7 +86,10 @@ class OffloadingManager(ABC):
 
     @abstractmethod
     def touch(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> None:
-        """Count a use of `keys` by this request, without moving anything."""
+        """Count a use of `keys` by this request, without moving anything.
+
+        A chain may be touched in several runs, head first: once the request is finished its order is that of one call.
+        """
 
     @abstractmethod
     def on_new_request(self, ctx: ReqContext) -> None:

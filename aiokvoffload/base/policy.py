@@ -38,12 +38,17 @@ class CachePolicy(ABC):
         Args:
             keys: absent keys in chain order, without duplicates.
             room: how many keys can be added before anything must leave.
-            protected: keys that may not be victims, besides the pinned ones.
+            protected: keys that may not be victims, besides the pinned ones. They may be many more than `keys`, so a
+                policy must not look at all of them in every call (I10); a set given again has only grown since.
 
         Returns:
             The admission, already applied to the policy's order; `None` when no key is accepted, and then the policy
             is as it was before (I6).
         """
+
+    @abstractmethod
+    def count_victims(self, count: int, protected: Collection[OffloadKey]) -> int:
+        """How many of `count` victims `admit` would find if `protected` must stay; nothing leaves."""
 
     @abstractmethod
     def remove(self, keys: Iterable[OffloadKey]) -> None:

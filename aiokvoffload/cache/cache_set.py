@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
-from itertools import chain as concatenated
 from itertools import groupby, repeat
 from operator import itemgetter
+from typing import TypeVar
 
 from aiokvoffload.base import LookupResult, OffloadKey
 from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, group_suffix, in_chain_order
@@ -15,6 +15,7 @@ from aiokvoffload.cache.prefix import count_leading, longest_common_position
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
 
+_Value = TypeVar("_Value")
 _UseOfChain = Callable[[Sequence[OffloadKey]], None]
 
 Record = Sequence[tuple[ChunkCache, Held]]
@@ -23,6 +24,20 @@ Record = Sequence[tuple[ChunkCache, Held]]
 
 KeysInSlots = tuple[Sequence[OffloadKey], Collection[int], Record]
 """Keys, the slot of each within the pool of its group, and what ends their transfer."""
+
+
+def as_sequence(values: Iterable[_Value], name: str = "keys") -> Sequence[_Value]:
+    """The values as something that is true unless it is empty, which an array is not.
+
+    Raises:
+        ArgumentError: they are not several values.
+    """
+    if isinstance(values, (list, tuple)):
+        return values
+    try:
+        return list(values)
+    except TypeError:
+        raise ArgumentError(f"{name} must be a sequence, got {values!r}") from None
 
 
 class CacheSet:
@@ -74,12 +89,21 @@ class CacheSet:
         Raises:
             ArgumentError: one is not; the message shows it.
         """
-        for index, key in enumerate(keys):
+        for index, key in enumerate(as_sequence(keys)):
             if not isinstance(key, bytes) or len(key) <= SUFFIX_BYTES:
                 raise ArgumentError(f"keys[{index}] must be bytes made by make_offload_key, got {key!r}")
             if key[GROUP_SUFFIX] not in self._cache_by_suffix:
                 group_idx = int.from_bytes(key[GROUP_SUFFIX], "big")
                 raise ArgumentError(f"keys[{index}] is of group {group_idx}, there are {len(self._groups)} groups")
+
+    def require_chain(self, keys: Sequence[OffloadKey]) -> None:
+        """The same for many keys at once, in a fraction of the time."""
+        try:
+            distinct = set(keys)
+        except TypeError:  # not hashable, so not bytes
+            distinct = None
+        if distinct is None or not self._are_keys(distinct):
+            self.require_keys(keys)
 
     def _are_keys(self, some: Set[OffloadKey]) -> bool:
         """The same as an answer, without a loop in Python."""
@@ -117,6 +141,7 @@ class CacheSet:
 
     def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:
         """As in `cache.prefix`, over keys that are readable or being written."""
+        keys_by_group = as_sequence(keys_by_group, "keys_by_group")
         if len(keys_by_group) != len(self._groups):
             raise ArgumentError(
                 f"keys_by_group must have one entry for each of {len(self._groups)} groups, got {len(keys_by_group)}"
@@ -125,7 +150,8 @@ class CacheSet:
         try:
             return longest_common_position(keys_by_group, self._groups, present)
         except TypeError:
-            self.require_keys(concatenated.from_iterable(keys_by_group))
+            for keys in keys_by_group:
+                self.require_keys(keys)
             raise
 
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
@@ -290,7 +316,7 @@ class CacheSet:
         return (keys, [slot_by_key[key] for key in keys], record), victims
 
     def _cut_to_room(self, chain: Sequence[OffloadKey], protected: Collection[OffloadKey]) -> Sequence[OffloadKey]:
-        room = {cache: cache.room_for(protected) for cache in self._caches}
+        room = {cache: cache.room_for(len(part), protected) for cache, part in self._by_cache(chain)}
         for index, key in enumerate(chain):
             cache = self._cache_by_suffix[key[GROUP_SUFFIX]]
             if not room[cache]:

@@ -42,11 +42,10 @@ class ChunkCache:
         self.policy.pin(newly_held)
         return slots, held
 
-    def room_for(self, protected: Collection[OffloadKey]) -> int:
-        """How many keys could be reserved now if `protected` must stay."""
-        resident = [key for key in set(protected) if key in self.pool.slots]
-        spared = len(resident) - self.pool.count_held(resident)
-        return self.pool.free.count + self.pool.evictable_count - spared
+    def room_for(self, count: int, protected: Collection[OffloadKey]) -> int:
+        """How many of `count` keys could be reserved now if `protected` must stay."""
+        missing = max(0, count - self.pool.free.count)
+        return count - missing + self.policy.count_victims(missing, protected)
 
     def reserve(
         self, chain: Sequence[OffloadKey], layout: Sequence[OffloadKey], protected: Collection[OffloadKey]

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import gc
 import importlib.util
+import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -16,19 +18,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import aiokvoffload
+from aiokvoffload import registry
 from aiokvoffload.cli.bench import copy_benchmark, copy_table
+from aiokvoffload.cli.interrupt import INTERRUPTED_LINE, INTERRUPTED_STATUS, leave_at_once, take_over
 from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.sizes import parse_size
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
-from aiokvoffload.errors import OffloadError
+from aiokvoffload.errors import ArgumentError, OffloadError
 
 T = TypeVar("T")
 
 STDOUT = Path("-")
-USAGE_STATUS, INTERRUPTED_STATUS = 2, 130
+USAGE_STATUS = 2
 
-app = typer.Typer(name="aiokvoffload", help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(name="aiokvoffload", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @contextlib.contextmanager
@@ -37,7 +41,7 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("aiokvoffload: interrupted", err=True)
+        typer.echo(INTERRUPTED_LINE, err=True)
         raise typer.Exit(INTERRUPTED_STATUS) from None
     except (OffloadError, OSError, ExceptionGroup) as error:
         message = _only_offload_errors(error)
@@ -69,11 +73,35 @@ def own_process() -> None:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on uvloop where it is installed, else on asyncio."""
+    """Run `main` on uvloop where it is installed, else on asyncio.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C cancelled it, and it has ended.
+    """
     has_uvloop = importlib.util.find_spec("uvloop") is not None
     loop_factory = importlib.import_module("uvloop").new_event_loop if has_uvloop else None
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(main)
+        try:
+            return runner.run(cancelled_by_ctrl_c(main))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+
+async def cancelled_by_ctrl_c(main: Coroutine[Any, Any, T]) -> T:
+    """Await `main`; the first Ctrl-C cancels it, a second one does not wait for its end."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupted(*_: object) -> None:
+        take_over(leave_at_once)
+        if task is not None:
+            loop.call_soon_threadsafe(task.cancel)
+
+    take_over(interrupted)
+    try:
+        return await main
+    finally:
+        take_over(before)
 
 
 def _size(text: str | int) -> int:
@@ -100,26 +128,30 @@ def options(
     """KV-cache offloading for LLM servers written on asyncio: try it on a trace, measure its copies."""
 
 
-Device = Annotated[str, typer.Option(help="auto, cuda or host.")]
+Device = Annotated[str, typer.Option(help="Where the blocks lie: auto (what torch finds), cuda or host.")]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON; - is standard output.")
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON too; - writes nothing else.")
 ]
+POLICIES = ", ".join(registry.names("policies"))
 
 
 @app.command(name="replay")
 def replay_command(
-    trace: Annotated[Path, typer.Argument(help="Mooncake-format trace (JSON lines).", show_default="a sample")] = (
-        SAMPLE_TRACE
-    ),
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="Mooncake-format trace (JSON lines).", show_default="a sample")
+    ] = SAMPLE_TRACE,
     *,
     requests: Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")] = None,
-    policy: Annotated[str, typer.Option(help="Cache policy of the CPU tier.")] = "lru",
+    policy: Annotated[str, typer.Option(help=f"Cache policy of the CPU tier: {POLICIES}.")] = "lru",
     gpu_blocks: Annotated[
-        int | None, typer.Option(min=1, help="Blocks in GPU memory [4 times the longest prompt].")
+        int | None, typer.Option(min=1, help="Blocks in GPU memory.", show_default="4 times the longest prompt")
     ] = None,
     cpu_chunks: Annotated[int, typer.Option(min=1, help="Chunks that CPU memory holds.")] = 5_000,
     chunk_bytes: Annotated[
-        int | None, typer.Option(parser=_size, metavar="SIZE", help="Bytes of a chunk [16KiB on host, 1MiB on cuda].")
+        int | None,
+        typer.Option(
+            parser=_size, metavar="SIZE", help="Bytes of a chunk.", show_default="16KiB on host, 1MiB on cuda"
+        ),
     ] = None,
     device: Device = "auto",
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in service at a time.")] = 16,
@@ -135,9 +167,10 @@ def replay_command(
         device=device,
         concurrency=concurrency,
         verify=verify,
-        trace_name=str(trace),
+        trace_name="sample" if trace == SAMPLE_TRACE else trace.name,
     )
     with clear_errors():
+        check_writable(json_file)
         trace_requests = read_trace(trace, limit=requests)
         with progress(len(trace_requests), quiet=json_file == STDOUT) as advance:
             report = run(replay(trace_requests, replay_options, on_served=advance))
@@ -153,6 +186,23 @@ def progress(total: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task("requests", total=total)
         yield lambda: bar.advance(task)
+
+
+def check_writable(json_file: Path | None) -> None:
+    """Find out before a long run, not after it, that its figures cannot be written.
+
+    Raises:
+        ArgumentError: there is no such folder, or it or the file may not be written.
+    """
+    if json_file is None or json_file == STDOUT:
+        return
+    folder = json_file.parent
+    if not folder.is_dir():
+        raise ArgumentError(f"--json {json_file}: there is no folder {folder}: make it, or name a file in another")
+    if json_file.is_dir():
+        raise ArgumentError(f"--json {json_file}: that is a folder: name a file in it")
+    if not os.access(json_file if json_file.exists() else folder, os.W_OK):
+        raise ArgumentError(f"--json {json_file}: it may not be written: name a file in another folder")
 
 
 def show(table: Table, json_text: str, json_file: Path | None) -> None:
@@ -173,7 +223,9 @@ app.add_typer(bench)
 def bench_copy_command(
     *,
     chunks: Annotated[int, typer.Option(min=1, help="Chunks copied at once.")] = 64,
-    chunk_bytes: Annotated[int, typer.Option(parser=_size, metavar="SIZE", help="Bytes of a chunk.")] = 2 << 20,
+    chunk_bytes: Annotated[
+        int, typer.Option(parser=_size, metavar="SIZE", help="Bytes of a chunk.", show_default="2MiB")
+    ] = 2 << 20,
     layers: Annotated[int, typer.Option(min=1, help="Tensors that a chunk's bytes lie in.")] = 4,
     device: Device = "auto",
     repeat: Annotated[int, typer.Option(min=1, help="Measurements, of which the medians are taken.")] = 30,
@@ -181,6 +233,7 @@ def bench_copy_command(
 ) -> None:
     """Copy random chunks each way, against contiguous copies of the same bytes in the same run."""
     with clear_errors():
+        check_writable(json_file)
         result = copy_benchmark(chunks=chunks, chunk_bytes=chunk_bytes, layers=layers, device=device, repeat=repeat)
         show(copy_table(result), result.to_json(), json_file)
 
@@ -195,5 +248,6 @@ def bench_loop_command(
 ) -> None:
     """Say how long the event loop is blocked while many requests move long chains at once."""
     with clear_errors():
+        check_writable(json_file)
         result = run(loop_benchmark(requests=requests, keys_per_request=keys, device=device))
         show(loop_table(result), result.to_json(), json_file)

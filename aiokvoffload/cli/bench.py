@@ -3,6 +3,7 @@
 Knows the worker and a clock; knows nothing of terminals beyond the table it fills.
 """
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from aiokvoffload.base import (
     Ids,
     Stream,
 )
+from aiokvoffload.cli.blocks import allocating
 from aiokvoffload.config import Mode
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
@@ -79,10 +81,13 @@ class _Bench:
     def __init__(self, device: Device, *, chunks: int, chunk_bytes: int, layers: int) -> None:
         self.device, self.chunks, self.total_bytes = device, chunks, chunks * chunk_bytes
         page_bytes, num_blocks = chunk_bytes // layers, SPREAD * chunks
-        self.tensors = [
-            torch.randint(0, 256, (num_blocks, page_bytes), dtype=torch.uint8, device=device.torch_device)
-            for _ in range(layers)
-        ]
+        with allocating(f"{(SPREAD + 2) * chunks:,} chunks of {chunk_bytes:,} bytes"):
+            self.tensors = [
+                torch.randint(0, 256, (num_blocks, page_bytes), dtype=torch.uint8, device=device.torch_device)
+                for _ in range(layers)
+            ]
+            self.gpu = torch.empty(self.total_bytes, dtype=torch.uint8, device=device.torch_device)
+            self.host = torch.zeros(self.total_bytes, dtype=torch.uint8, pin_memory=self.gpu.device.type != "cpu")
         self.worker = CPUOffloadingWorker(
             CanonicalKVCaches(
                 [CanonicalKVCacheTensor(tensor, page_bytes) for tensor in self.tensors],
@@ -93,9 +98,6 @@ class _Bench:
             device=device,
             mode=Mode.STEPPED,
         )
-        self.gpu = torch.empty(self.total_bytes, dtype=torch.uint8, device=device.torch_device)
-        self.host = torch.empty(self.total_bytes, dtype=torch.uint8, pin_memory=self.gpu.device.type != "cpu")
-        self.host.zero_()
         self.stream: Stream = device.create_stream()
         self._random = np.random.default_rng(0)
         self._job_ids = iter(range(1 << 62))
@@ -146,11 +148,6 @@ class _Bench:
         if not all(torch.equal(tensor[rows[0]], tensor[rows[1]]) for tensor in self.tensors):
             raise InternalError("the benchmark loaded other bytes than it had stored")
 
-    def close(self) -> None:
-        """Give the memory back."""
-        self.worker.close()
-        self.device.close()
-
 
 def copy_benchmark(
     *,
@@ -177,12 +174,15 @@ def copy_benchmark(
         raise ArgumentError(f"all numbers must be at least 1, got {(chunks, chunk_bytes, layers, repeat)}")
     if chunk_bytes % layers:
         raise ArgumentError(f"layers must divide chunk_bytes, got {layers} and {chunk_bytes}")
-    bench = _Bench(open_device(device), chunks=chunks, chunk_bytes=chunk_bytes, layers=layers)
-    try:
+    with contextlib.ExitStack() as closing:
+        target = open_device(device)
+        closing.callback(target.close)
+        bench = _Bench(target, chunks=chunks, chunk_bytes=chunk_bytes, layers=layers)
+        closing.callback(bench.worker.close)
         stores, loads = _measure(bench, repeat)
         statistics = bench.worker.statistics()
         return CopyBenchmark(
-            device=bench.device.name,
+            device=target.name,
             engine=statistics.engine,
             pinned=statistics.pinned,
             chunks=chunks,
@@ -192,8 +192,6 @@ def copy_benchmark(
             store=_figures(bench.total_bytes, stores),
             load=_figures(bench.total_bytes, loads),
         )
-    finally:
-        bench.close()
 
 
 _Sample = tuple[float, float, float]
@@ -233,10 +231,10 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
 def copy_table(benchmark: CopyBenchmark) -> Table:
     """The figures for people."""
     memory = "pinned" if benchmark.pinned else "unpinned"
-    title = (
-        f"{benchmark.chunks} random chunks of {benchmark.chunk_bytes} bytes in {benchmark.layers} layers, "
-        f"{benchmark.device}, {benchmark.engine}, {memory}"
-    )
+    # The host's engine is called as the device is.
+    setup = ", ".join(dict.fromkeys([benchmark.device, benchmark.engine, memory]))
+    size = f"{benchmark.chunks:,} random chunks of {benchmark.chunk_bytes:,} bytes in {benchmark.layers:,} layers"
+    title = f"{size}: {setup}"
     table = Table(title=title)
     for column in ("direction", "GB/s", "contiguous GB/s", "ratio", "copy ms", "call to result ms"):
         table.add_column(column, justify="left" if column == "direction" else "right")

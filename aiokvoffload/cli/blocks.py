@@ -4,8 +4,9 @@ Knows shapes and who waits for blocks; knows nothing of what the blocks hold or 
 """
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,13 +34,21 @@ def make_pool(device: torch.device, *, num_tensors: int, num_blocks: int, chunk_
             f"({num_tensors} layers of {WORD_BYTES}-byte words), got {chunk_bytes}"
         )
     shape = (num_tensors, num_blocks, chunk_bytes // row_bytes)
-    try:
+    with allocating(f"{num_blocks:,} GPU blocks of {chunk_bytes:,} bytes"):
         return torch.empty(shape, dtype=torch.int64, device=device)
-    except RuntimeError as error:
-        size_bytes = num_blocks * chunk_bytes
-        raise ConfigError(
-            f"{num_blocks} GPU blocks of {chunk_bytes} bytes cannot be allocated ({size_bytes} in all)"
-        ) from error
+
+
+@contextlib.contextmanager
+def allocating(what: str) -> Iterator[None]:
+    """Turn what torch raises for lack of memory into one line about `what` was asked for.
+
+    Raises:
+        ConfigError: there is not as much memory.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
+        raise ConfigError(f"{what} do not fit into memory") from error
 
 
 def as_kv_caches(pool: torch.Tensor) -> CanonicalKVCaches:

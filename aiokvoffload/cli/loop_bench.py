@@ -20,6 +20,7 @@ from aiokvoffload.base import (
     OffloadKey,
     make_offload_key,
 )
+from aiokvoffload.cli.blocks import allocating
 from aiokvoffload.cli.probe import LoopProbe, Percentiles
 from aiokvoffload.config import CPUOffloadingConfig
 from aiokvoffload.cpu.common import PAGE_BYTES
@@ -71,7 +72,8 @@ async def loop_benchmark(*, requests: int = 64, keys_per_request: int = 4096, de
     target = open_device(device)
     try:
         total = requests * keys_per_request
-        blocks = torch.zeros((total, BLOCK_BYTES), dtype=torch.uint8, device=target.torch_device)
+        with allocating(f"{total:,} blocks of {BLOCK_BYTES} bytes"):
+            blocks = torch.zeros((total, BLOCK_BYTES), dtype=torch.uint8, device=target.torch_device)
         caches = CanonicalKVCaches(
             [CanonicalKVCacheTensor(blocks, BLOCK_BYTES)], [[CanonicalKVCacheRef(0, BLOCK_BYTES)]]
         )
@@ -123,7 +125,7 @@ _PHASES: tuple[tuple[str, _Step], ...] = (("store", _store), ("load", _load), ("
 
 def loop_table(benchmark: LoopBenchmark) -> Table:
     """The figures for people."""
-    title = f"{benchmark.requests} requests of {benchmark.keys_per_request:,} keys at once, {benchmark.device}"
+    title = f"{benchmark.requests:,} requests of {benchmark.keys_per_request:,} keys at once: {benchmark.device}"
     table = Table(title=title)
     for column in ("phase", "keys", "seconds", "loop blocked, µs (p50, p99, max)"):
         table.add_column(column, justify="left" if column == "phase" else "right")

@@ -72,7 +72,7 @@ def choose_sizes(requests: Sequence[TraceRequest], options: ReplayOptions, *, on
     gpu_blocks = PROMPTS_IN_POOL * needed if options.gpu_blocks is None else options.gpu_blocks
     if gpu_blocks < needed:
         raise ArgumentError(
-            f"the request of {longest.name} needs {needed} blocks, the pool has {gpu_blocks}: raise --gpu-blocks"
+            f"{longest.name} of the trace needs {needed} blocks, the pool has {gpu_blocks}: raise --gpu-blocks"
         )
     chunk_bytes = options.chunk_bytes or (HOST_CHUNK_BYTES if on_host else GPU_CHUNK_BYTES)
     return Sizes(gpu_blocks, chunk_bytes, options.cpu_chunks * PoolShape((0,), chunk_bytes, 0).row_bytes)
@@ -166,6 +166,7 @@ async def _report(
         gpu_blocks=sizes.gpu_blocks,
         cpu_chunks=options.cpu_chunks,
         chunk_bytes=sizes.chunk_bytes,
+        verify=options.verify,
         seconds=run.seconds,
         requests=len(requests),
         blocks=blocks,

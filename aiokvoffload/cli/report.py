@@ -10,19 +10,22 @@ from rich.table import Table
 
 from aiokvoffload.cli.probe import Percentiles
 
+HOST_REMARK = "on host, copies and kernels compete with the loop: its figures say little about a GPU machine"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
     """Figures of one replay; docs/cli.md says how each is measured.
 
     Attributes:
-        trace: the trace file.
+        trace: the trace file's name, or `sample`.
         device: where the GPU blocks lay, `cuda` or `host`.
         policy: name of the cache policy.
         concurrency: requests in service at a time.
         gpu_blocks: blocks in the paged pool.
         cpu_chunks: slots in CPU memory.
         chunk_bytes: bytes of one chunk, over all layers.
+        verify: whether loaded blocks were compared.
         seconds: from the first request's arrival to the last one's end.
         requests: requests replayed.
         blocks: blocks of all their prompts.
@@ -51,6 +54,7 @@ class ReplayReport:
     gpu_blocks: int
     cpu_chunks: int
     chunk_bytes: int
+    verify: bool
     seconds: float
     requests: int
     blocks: int
@@ -108,24 +112,32 @@ class ReplayReport:
         table.add_column("value", justify="right")
         for name, value in self._rows():
             table.add_row(name, value)
-        if self.first_mismatch:
-            table.caption = f"first mismatch: {self.first_mismatch}"
+        table.caption = "\n".join(self._remarks())
         return table
 
+    def _remarks(self) -> list[str]:
+        remarks = [f"first mismatch: {self.first_mismatch}"] if self.first_mismatch else []
+        if self.device == "host":
+            remarks.append(HOST_REMARK)
+        return remarks
+
     def _rows(self) -> list[tuple[str, str]]:
-        setup = f"{self.device}, {self.policy}, {self.cpu_chunks:,} chunks of {self.chunk_bytes:,} B"
         return [
-            ("setup", f"{setup}, {self.concurrency} at a time"),
+            ("setup", f"{self.device}, {self.policy}, {self.concurrency} at a time"),
+            ("CPU memory", f"{self.cpu_chunks:,} chunks of {self.chunk_bytes:,} B"),
             ("hit ratio", f"{self.hit_ratio:.4f} ({self.served_blocks:,} blocks)"),
             ("stored", _traffic(self.stored_bytes, self.store_gbps)),
             ("loaded", _traffic(self.loaded_bytes, self.load_gbps)),
-            ("verified blocks, mismatches", f"{self.verified_blocks:,}, {_fault(self.mismatches)}"),
+            ("verified blocks, mismatches", self._verdict()),
             ("failed loads", _fault(self.failed_loads)),
             ("leaks", _fault(self.leaks)),
             ("wake-up lag, µs (p50, p99, max)", _spread(self.lag_us)),
             ("loop blocked, µs (p50, p99, max)", _spread(self.loop_blocked_us)),
             ("manager, µs per block", f"{self.manager_us_per_block:.2f}"),
         ]
+
+    def _verdict(self) -> str:
+        return f"{self.verified_blocks:,}, {_fault(self.mismatches)}" if self.verify else "not verified (--verify)"
 
 
 def _gbps(size_bytes: int, seconds: float) -> float:

@@ -34,7 +34,7 @@ class TraceRequest:
     @property
     def name(self) -> str:
         """Unique within its trace."""
-        return f"line-{self.line}"
+        return f"line {self.line}"
 
     def keys(self) -> list[OffloadKey]:
         """One offload key per block: an id is a chained hash already."""
@@ -45,7 +45,7 @@ def read_trace(path: Path, *, limit: int | None = None) -> list[TraceRequest]:
     """The first `limit` requests of a trace file, or all; blank lines are skipped.
 
     Raises:
-        ArgumentError: the file cannot be read, holds no request, or a line is garbled; the message names the line.
+        ArgumentError: the file cannot be read, holds no request, only empty prompts or a garbled line, which is named.
     """
     try:
         with path.open(encoding="utf-8") as lines:
@@ -56,6 +56,8 @@ def read_trace(path: Path, *, limit: int | None = None) -> list[TraceRequest]:
         raise ArgumentError(f"trace {path} is not UTF-8 text: {error}") from error
     if not requests:
         raise ArgumentError(f"trace {path} holds no request")
+    if not any(request.hash_ids for request in requests):
+        raise ArgumentError(f"trace {path} holds only empty prompts")
     return requests
 
 

@@ -18,7 +18,7 @@ from aiokvoffload.base import (
     RemovalReason,
     ReqContext,
 )
-from aiokvoffload.cache.cache_set import CacheSet, Record
+from aiokvoffload.cache.cache_set import CacheSet, Record, as_sequence
 from aiokvoffload.cache.chains import group_suffix, split_by_group
 from aiokvoffload.cache.chunk_cache import ChunkCache
 from aiokvoffload.cache.discard import DiscardPile
@@ -93,7 +93,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def lookup_prefix(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
         """Number of leading keys that are readable or being written; changes nothing."""
-        return self._caches.count_leading(keys)
+        return self._caches.count_leading(as_sequence(keys))
 
     def lookup_groups(self, keys_by_group: Sequence[Sequence[OffloadKey]], ctx: ReqContext) -> int:
         """The longest common position (see `cache.prefix`); `keys_by_group` has the keys from the sequence's start."""
@@ -101,10 +101,13 @@ class CPUOffloadingManager(OffloadingManager):
 
     def prepare_load(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareLoadOutput:
         """Pin the leading readable keys; asserts nothing about what an earlier lookup said (I3)."""
+        keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
+        uses = self._uses_of(ctx)  # before anything is pinned, since it may refuse
         readable, slots, record = self._caches.pin_leading(keys)
-        self._count_use(readable if self._has_one_group else self._caches.in_chain_order(readable), ctx)
+        chain = readable if self._has_one_group else self._caches.in_chain_order(readable)
+        self._caches.access(uses.count_use(chain))
         self._counts.loaded += len(readable)
         self._counts.missed += len(keys) - len(readable)
         token = self._loads.issue(record if readable else None)
@@ -119,7 +122,7 @@ class CPUOffloadingManager(OffloadingManager):
         if not is_current:
             self._caches.abandon_read(record)
         else:
-            failed = _part_of(record, failed_keys) if failed_keys else ()
+            failed = _part_of(record, failed_keys)
             dropped = self._caches.complete_read(record, failed)
             if dropped:
                 self._counts.failed_loads += len(dropped)
@@ -129,13 +132,15 @@ class CPUOffloadingManager(OffloadingManager):
 
     def prepare_store(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareStoreOutput | None:
         """Reserve slots for what is absent and worth storing; `None` if nothing fits, and nothing has left (I6)."""
+        keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
         chain = keys if self._has_one_group else self._caches.in_chain_order(keys)
         absent = self._caches.absent(keys)
         if chain is not keys:
             absent = list(filter(set(absent).__contains__, chain))
-        uses = self._count_use(chain, ctx)
+        uses = self._uses_of(ctx)
+        self._caches.access(uses.count_use(chain))
         wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
         self._counts.filtered += len(absent) - len(wanted)
         if not wanted:
@@ -160,7 +165,7 @@ class CPUOffloadingManager(OffloadingManager):
         if not is_current:
             self._caches.abandon_write(record)
         else:
-            failed = _part_of(record, failed_keys) if failed_keys else ()
+            failed = _part_of(record, failed_keys)
             stored = self._caches.complete_write(record, failed)
             self._counts.stored += len(stored)
             self._counts.failed_stores += len(failed)
@@ -169,9 +174,10 @@ class CPUOffloadingManager(OffloadingManager):
         return is_current
 
     def touch(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> None:
-        """Count a use of the keys by this request."""
-        self._caches.require_keys(keys)
-        self._count_use(self._caches.in_chain_order(keys), ctx)
+        """Count a use of the keys by this request; some 200 µs for 512 keys, so a long chain is touched in runs."""
+        keys = as_sequence(keys)
+        self._caches.require_chain(keys)
+        self._caches.access(self._uses_of(ctx).count_use(self._caches.in_chain_order(keys)))
 
     def on_new_request(self, ctx: ReqContext) -> None:
         """Begin a request.
@@ -234,11 +240,9 @@ class CPUOffloadingManager(OffloadingManager):
             f"{len(self._stores)} stores)"
         )
 
-    def _count_use(self, chain: Sequence[OffloadKey], ctx: ReqContext) -> RequestUses:
-        """Count a use of what this request had not used yet; a request that was not begun uses once and is gone."""
-        uses = self._requests.get(ctx.req_id) or RequestUses()
-        self._caches.access(uses.count_use(chain))
-        return uses
+    def _uses_of(self, ctx: ReqContext) -> RequestUses:
+        """What this request has used so far; one that was not begun uses once and is gone."""
+        return self._requests.get(ctx.req_id) or RequestUses()
 
     def _worth_storing(
         self, absent: Sequence[OffloadKey], uses: RequestUses, offers: OfferCounter
@@ -268,8 +272,13 @@ def _make_caches(pools: Sequence[PoolShape], groups: Sequence[GroupConfig], poli
 
 def _part_of(record: Record, failed_keys: Collection[OffloadKey]) -> Collection[OffloadKey]:
     """`failed_keys`, each of which must be of the transfer."""
-    failed = set(failed_keys)
+    try:
+        failed = set(failed_keys)
+    except TypeError:
+        raise ArgumentError(f"failed_keys must be keys of this transfer, got {failed_keys!r}") from None
+    if not failed:
+        return failed
     foreign = failed.difference(*(held.values() for _, held in record))
     if foreign:
-        raise ArgumentError(f"failed_keys must be keys of this transfer, got {min(foreign)!r}")
+        raise ArgumentError(f"failed_keys must be keys of this transfer, got {next(iter(foreign))!r}")
     return failed

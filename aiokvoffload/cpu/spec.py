@@ -93,6 +93,7 @@ class CPUOffloadingSpec(OffloadingSpec):
             max_run_keys=config.max_run_keys,
             max_run_fragments=config.max_run_fragments,
             max_jobs_in_flight=config.max_jobs_in_flight,
+            max_waiting_transfers=config.max_waiting_transfers,
             max_pending_events=config.max_pending_events,
         )
 
@@ -106,8 +107,9 @@ class CPUOffloadingSpec(OffloadingSpec):
                     worker = self.get_worker(rank, num_workers=len(ranks), device=device)
                     undo.callback(worker.close)
                     workers.append(worker)
+                parts = Parts(manager if wrap_manager is None else wrap_manager(manager), workers, device)
                 undo.pop_all()
-            return Parts(manager if wrap_manager is None else wrap_manager(manager), workers, device)
+            return parts
 
         return OffloadingService(build, groups=config.groups, limits=limits)
 

@@ -2,13 +2,40 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Protocol
 
 from aiokvoffload.base import OffloadingManager, OffloadingWorker, OffloadKey
 from aiokvoffload.config import GroupConfig
+from aiokvoffload.errors import BrokenError, BusyError, ClosedError, OffloadError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.pump import Pump
 from aiokvoffload.service.run_size import RunSize
 from aiokvoffload.service.running_store import RunningStore
+
+
+class LiveFlow(Protocol):
+    """A load or a store from its call until its result is there and its GPU blocks are free."""
+
+    @property
+    def req_id(self) -> str:
+        """Whose it is."""
+        ...
+
+    def stop(self) -> None:
+        """Submit nothing more."""
+        ...
+
+    def void(self) -> None:
+        """The cache was reset: nothing that it moved, or would move, is of use."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """End it with an error."""
+        ...
+
+    def abandon(self, error: OffloadError) -> None:
+        """Its copies did not end in time: its waiters get the error, its blocks never count as free."""
+        ...
 
 
 class Backend:
@@ -22,6 +49,7 @@ class Backend:
         max_run_keys: most keys handled in one step.
         max_run_fragments: most copies submitted in one step.
         max_jobs_in_flight: most jobs submitted and not ended.
+        max_waiting_transfers: most flows waiting for their turn.
     """
 
     def __init__(
@@ -34,20 +62,59 @@ class Backend:
         max_run_keys: int,
         max_run_fragments: int,
         max_jobs_in_flight: int,
+        max_waiting_transfers: int,
     ) -> None:
         self.manager = manager
         self.workers = workers
         self.bus = bus
         self.groups = groups
         self.jobs_in_flight = 0
+        self.closing = False
+        self.broken: BrokenError | None = None
+        self.flows: set[LiveFlow] = set()
         self.running_stores: dict[OffloadKey, RunningStore] = {}
         self._max_jobs_in_flight = max_jobs_in_flight
+        self._max_waiting_transfers = max_waiting_transfers
         self.pump = Pump(self.has_room)
         self.run_sizes = [
             RunSize(min(max_run_keys, max_run_fragments // max(w.fragments_per_chunk(group_idx) for w in workers)))
             for group_idx in range(len(groups))
         ]
         self._job_ids = itertools.count()
+
+    def require_usable(self, call: str) -> None:
+        """Refuse a call that could not be served.
+
+        Raises:
+            ClosedError: the service is closed, or being closed.
+            BrokenError: a task of the service has died.
+        """
+        if self.closing:
+            raise ClosedError(f"{call}: the service is closed")
+        if self.broken is not None:
+            raise BrokenError(f"{call}: {self.broken}") from self.broken
+
+    def require_place_in_line(self, call: str) -> None:
+        """Refuse a call that would have to wait behind too many others (I11).
+
+        Raises:
+            BusyError: as many transfers wait as may.
+        """
+        if self.pump.waiting_flows >= self._max_waiting_transfers:
+            raise BusyError(
+                f"{call}: {self.pump.waiting_flows} transfers wait already, as many as may; await some first"
+            )
+
+    def stop_flows(self) -> None:
+        """Submit nothing more for anyone."""
+        for flow in tuple(self.flows):
+            flow.stop()
+
+    def break_down(self, error: BrokenError) -> None:
+        """Nobody submits any more: whoever waits for that gets the error."""
+        self.broken = error
+        for flow in tuple(self.flows):
+            flow.fail(error)
 
     def has_room(self) -> bool:
         """Whether another job may be submitted now (I11)."""

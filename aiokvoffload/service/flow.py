@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from aiokvoffload.base import Event, OffloadKey, ReqContext, Stream
-from aiokvoffload.errors import InternalError
+from aiokvoffload.errors import InternalError, OffloadError
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.handle import Handle
 from aiokvoffload.service.job import Job, JobOutcome
@@ -49,8 +49,15 @@ class TransferFlow(ABC, Generic[ResultT]):
         self._walking = True
         # The walk itself counts as one, so that a job that ends at once does not end the flow.
         self._running = self._touching = 1
+        self._is_void = False
         self._moved_bytes = 0
         self._error = ""
+        backend.flows.add(self)
+
+    @property
+    def req_id(self) -> str:
+        """The request it belongs to."""
+        return self._ctx.req_id
 
     @property
     def walked(self) -> bool:
@@ -75,12 +82,25 @@ class TransferFlow(ABC, Generic[ResultT]):
         self._end_walk()
         self._backend.pump.wake(self._lane)
 
+    def void(self) -> None:
+        """The cache was reset: what was moved is of the old epoch, and what comes would mix it with the new one."""
+        self._is_void = True
+        self._error = self._error or RESET_MEANWHILE
+        self.stop()
+
     def fail(self, error: Exception) -> None:
-        """A step raised: whoever awaits gets an error, and the blocks are free when the submitted jobs have ended."""
-        wrapped = InternalError(f"a step of {self!r} failed: {error}")
-        wrapped.__cause__ = error
-        self.handle._fail(wrapped)
+        """Whoever awaits gets an error, and the blocks are free when the submitted jobs have ended."""
+        if not isinstance(error, OffloadError):
+            wrapped = InternalError(f"a step of {self!r} failed: {error}")
+            wrapped.__cause__ = error
+            error = wrapped
+        self.handle._fail(error)
         self._end_walk()
+
+    def abandon(self, error: OffloadError) -> None:
+        """The close ran out of time."""
+        self.handle._abandon(error)
+        self._backend.flows.discard(self)
 
     @abstractmethod
     def _step_run(self, segment: Segment, run: Sequence[OffloadKey]) -> Progress:
@@ -141,11 +161,17 @@ class TransferFlow(ABC, Generic[ResultT]):
         self._running -= 1
         if not self._running:
             self.handle._resolve(self._result())
+            self._check_over()
 
     def _part_released(self) -> None:
         self._touching -= 1
         if not self._touching:
             self.handle._release()
+            self._check_over()
+
+    def _check_over(self) -> None:
+        if not self._running and not self._touching:
+            self._backend.flows.discard(self)
 
     def __repr__(self) -> str:
         keys = sum(len(segment.keys) for segment in self._segments)

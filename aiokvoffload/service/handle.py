@@ -58,10 +58,21 @@ class Handle(Generic[ResultT]):
         """
         streams = per_rank("stream", stream, self._num_workers)
         await asyncio.shield(self._submitted)
-        for job in tuple(self._jobs):
-            await job.fence(streams)
+        if not await self._fence_jobs(streams):
+            # What failed is known exactly when the job has ended, which it does soon: it was not enqueued in full.
+            await asyncio.wait([self._result])
         if unserved := self._unserved:
             raise TransferError(f"{len(unserved)} keys cannot be served, the first is {unserved[0].hex()}", unserved)
+
+    async def _fence_jobs(self, streams: Sequence[Stream]) -> bool:
+        """Whether every running job could be fenced; those that could are, whatever happens to the others."""
+        all_fenced = True
+        for job in tuple(self._jobs):
+            try:
+                await job.fence(streams)
+            except TransferError:
+                all_fenced = False
+        return all_fenced
 
     def _job_submitted(self, job: Job) -> None:
         self._jobs.add(job)

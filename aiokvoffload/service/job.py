@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from aiokvoffload.base import OffloadKey, Stream, Transfer, TransferResult
-from aiokvoffload.errors import OffloadError, TransferError
+from aiokvoffload.errors import TransferError
 
 logger = logging.getLogger(__name__)
 
@@ -64,34 +64,38 @@ class Job:
 
     def submit(self, submissions: Iterable[Callable[[], Transfer]]) -> None:
         """Ask each worker in rank order. After a refusal the rest is not asked: a block is all workers or none (I6)."""
-        for submission in submissions:
-            try:
-                transfer = submission()
-            except OffloadError as error:
-                logger.exception("a worker refused a run of %d chunks; the run fails", len(self._keys))
-                self._failed.update(range(len(self._keys)))
-                self._error = self._error or str(error)
-                self._refused = True
-                break
-            self.transfers.append(transfer)
-            self._running += 1
-            self._touching += 1
-            transfer.on_done(self._rank_done)
-            transfer.on_released(self._rank_released)
+        try:
+            for submission in submissions:
+                self._watch(submission())
+        except Exception as error:  # whatever it is, the run must end, and its slots with it (I1)
+            logger.exception("a worker refused a run of %d chunks; the run fails", len(self._keys))
+            self._failed.update(range(len(self._keys)))
+            self._error = self._error or f"{type(error).__name__}: {error}"
+            self._refused = True
         self._rank_released()
         self._part_ended()
 
+    def _watch(self, transfer: Transfer) -> None:
+        self.transfers.append(transfer)
+        self._running += 1
+        self._touching += 1
+        transfer.on_done(self._rank_done)
+        transfer.on_released(self._rank_released)
+
     async def fence(self, streams: Iterable[Stream]) -> None:
-        """Make each rank's stream wait for that rank's copies.
+        """Make each rank's stream wait for that rank's copies, those of a rank that failed half-way included.
 
         Raises:
-            TransferError: a rank's copies failed; it names the run's keys.
+            TransferError: some rank's copies failed.
         """
+        failures: list[TransferError] = []
         for transfer, stream in zip(self.transfers, streams, strict=False):
             try:
                 await transfer.fence(stream)
             except TransferError as error:
-                raise TransferError(str(error), tuple(self._keys)) from error
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def _rank_done(self, result: TransferResult) -> None:
         if result.success:

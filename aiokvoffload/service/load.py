@@ -43,9 +43,13 @@ class LoadFlow(TransferFlow[LoadResult]):
         manager = self._backend.manager
         prepared = manager.prepare_load(run, self._ctx)
         served = len(prepared.keys)
-        if served:
-            self._load(segment, prepared)
-        else:
+        try:
+            if served:
+                self._load(segment, prepared)
+        except BaseException:
+            manager.complete_load(prepared.token)
+            raise
+        if not served:
             manager.complete_load(prepared.token)
         if served == len(run):
             return self._advance(segment, served)
@@ -80,6 +84,12 @@ class LoadFlow(TransferFlow[LoadResult]):
             self._cut(segment_idx, first_chunk)
         elif outcome.failed_indices:
             self._cut(segment_idx, first_chunk + min(outcome.failed_indices))
+
+    def void(self) -> None:
+        """The cache was reset: what arrived before is of the old epoch too."""
+        for segment_idx in range(len(self._segments)):
+            self._cut(segment_idx, 0)
+        super().void()
 
     def _cut(self, segment_idx: int, served: int) -> None:
         if served < self._limits[segment_idx]:

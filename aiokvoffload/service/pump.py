@@ -30,8 +30,13 @@ class Flow(Protocol):
         """Do one piece."""
         ...
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception, /) -> None:
         """End the flow because a step raised `error`."""
+        ...
+
+    @property
+    def walked(self) -> bool:
+        """Whether no step is left."""
         ...
 
 
@@ -77,6 +82,11 @@ class Pump:
             self._ready.append(lane)
         self._changed.set()
 
+    def leave(self, lane: Lane) -> None:
+        """The head of `lane` has taken its last step; the next flow takes its place."""
+        lane.flows.popleft()
+        self.waiting_flows -= 1
+
     def room_changed(self) -> None:
         """A job ended."""
         if self._ready:
@@ -97,8 +107,7 @@ class Pump:
             return
         progress = guarded_step(lane.flows[0])
         if progress is Progress.DONE:
-            lane.flows.popleft()
-            self.waiting_flows -= 1
+            self.leave(lane)
         if progress is not Progress.PARKED:
             self.wake(lane)
 

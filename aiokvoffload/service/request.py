@@ -1,12 +1,13 @@
 """One request's door: look up, load, store, and leave when no copy touches its GPU blocks any more."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
 from aiokvoffload.base import Event, OffloadKey, ReqContext, Stream
-from aiokvoffload.errors import AbandonedError, ClosedError, ModeError
+from aiokvoffload.errors import ArgumentError, ClosedError, ModeError
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.flow import TransferFlow
 from aiokvoffload.service.handle import Handle, per_rank
@@ -15,6 +16,9 @@ from aiokvoffload.service.pump import Lane, Progress, Turnstile, guarded_step
 from aiokvoffload.service.results import LoadResult, StoreResult
 from aiokvoffload.service.segments import Blocks, KeysByGroup, Segment, is_flat, plan_load, plan_store
 from aiokvoffload.service.store import StoreFlow
+from aiokvoffload.service.touch import TouchFlow
+
+logger = logging.getLogger(__name__)
 
 
 class Request:
@@ -45,19 +49,14 @@ class Request:
         self._lane = Lane()
         self._expedited_lane = Lane(expedited=True)
         self._flows: set[TransferFlow[Any]] = set()
-        self._left: list[Callable[[], None]] = []
-        self._abandoned: AbandonedError | None = None
+        self._left_callbacks: list[Callable[[], None]] = []
+        self._has_left = False
         self.loads = self.stores = 0
 
     @property
     def req_id(self) -> str:
         """The id it was opened under."""
         return self._ctx.req_id
-
-    @property
-    def touches_blocks(self) -> bool:
-        """Whether a transfer of it may still touch GPU blocks."""
-        return bool(self._flows)
 
     def lookup(self, keys: Sequence[OffloadKey] | KeysByGroup) -> int:
         """How much can be served now; it pins nothing, so a load may find less (I3).
@@ -104,8 +103,10 @@ class Request:
             ClosedError: the request is not open.
             ModeError: this is not the thread of the loop that the request was opened on.
             BrokenError: the device has failed.
+            BusyError: too many transfers wait for their turn.
         """
         self._require_open("load")
+        self._backend.require_place_in_line("load")
         segments = plan_load(keys, blocks, self._backend.groups)
         self._validate(segments)
         lane = self._expedited_lane if expedited else self._lane
@@ -144,10 +145,14 @@ class Request:
             ClosedError: the request is not open.
             ModeError: this is not the thread of the loop that the request was opened on.
             BrokenError: the device has failed.
+            BusyError: too many transfers wait for their turn.
         """
         self._require_open("store")
+        self._backend.require_place_in_line("store")
         segments = plan_store(keys, blocks, self._backend.groups)
         self._validate(segments)
+        if protect_source:
+            self._clear_lane()
         fits = self._fits_one_step(segments, self._lane)
         protect_source = fits if protect_source is None else protect_source
         starts = self._starts(after, protect_source=protect_source)
@@ -166,16 +171,27 @@ class Request:
     def touch(self, keys: Sequence[OffloadKey]) -> None:
         """Count a use of chunks that the GPU still holds, so that their copies below stay."""
         self._require_open("touch")
-        self._backend.manager.touch(keys, self._ctx)
+        run_keys = max(size.keys for size in self._backend.run_sizes)
+        if len(keys) <= run_keys and not self._lane.flows:
+            self._backend.manager.touch(keys, self._ctx)
+        else:
+            self._backend.pump.push(self._lane, TouchFlow(self._backend.manager, self._ctx, keys, run_keys=run_keys))
 
     def prefetch(self, keys: Sequence[OffloadKey]) -> int:
         """Begin to bring chunks up from lower tiers; returns how many are on their way: none, without a lower tier."""
         self._require_open("prefetch")
+        is_flat(keys, len(self._backend.groups))
         return 0
 
     def on_released(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` once the request has been left and no copy touches its GPU blocks."""
-        self._left.append(callback)
+        """Call `callback()` once the request has been left and no copy touches its GPU blocks.
+
+        Raises:
+            ArgumentError: it cannot be called.
+        """
+        if not callable(callback):
+            raise ArgumentError(f"callback must be callable, got {callback!r}")
+        self._left_callbacks.append(callback)
         self._check_left()
 
     async def __aenter__(self) -> Self:
@@ -191,6 +207,8 @@ class Request:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if not self._open:
+            return
         self._open = False
         if exc_type is not None:
             self._stop_flows()
@@ -201,6 +219,7 @@ class Request:
             try:
                 await self._finish()
             finally:
+                self._has_left = True
                 self._on_end(self)
                 self._check_left()
 
@@ -227,15 +246,8 @@ class Request:
                 self._stop_flows()
         if cancelled is not None:
             raise cancelled
-        if self._abandoned is not None:
-            raise self._abandoned
-
-    def _abandon(self, error: AbandonedError) -> None:
-        """The service closed without this request's copies having ended: its blocks never count as free."""
-        if self._flows:
-            self._abandoned = error
-        for flow in self._flows:
-            flow.handle._abandon(error)
+        for flow in self._flows:  # released ones are gone; what is left was abandoned
+            flow.handle._released.result()
 
     def _begin(self, flow: TransferFlow[Any], lane: Lane, *, at_once: bool) -> None:
         self._flows.add(flow)
@@ -253,15 +265,30 @@ class Request:
         self._check_left()
 
     def _check_left(self) -> None:
-        if self._open or self._flows:
+        if not self._has_left or self._flows:
             return
-        left, self._left = self._left, []
-        for callback in left:
-            callback()
+        callbacks, self._left_callbacks = self._left_callbacks, []
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:  # the next one may be what an allocator waits for
+                logger.exception("a callback of request %r raised", self.req_id)
 
     def _stop_flows(self) -> None:
         for flow in tuple(self._flows):
             flow.stop()
+
+    def _clear_lane(self) -> None:
+        """Submit all that stands before a store that must be submitted now: jobs keep their call order (I8)."""
+        flows = self._lane.flows
+        while flows and guarded_step(flows[0]) is not Progress.PARKED:
+            if flows[0].walked:
+                self._backend.pump.leave(self._lane)
+        if flows:
+            raise ArgumentError(
+                f"protect_source cannot be True while an earlier load of request {self.req_id!r} waits for a store of "
+                "its keys: await that load first"
+            )
 
     def _fits_one_step(self, segments: Sequence[Segment], lane: Lane) -> bool:
         """Whether it can be submitted within the call: short enough, and nothing of this request stands before it."""
@@ -290,6 +317,7 @@ class Request:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             loop = None
+        self._backend.require_usable(call)
         if loop is not self._loop:
             raise ModeError(f"{call}: request {self.req_id!r} is used on the thread of the loop it was opened on")
 

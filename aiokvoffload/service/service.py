@@ -9,7 +9,7 @@ from typing import Self
 from aiokvoffload.base import OffloadingManager, OffloadingWorker, ReqContext
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.device import Device
-from aiokvoffload.errors import AbandonedError, ArgumentError, ClosedError
+from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ClosedError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.load import PRIMARY_TIER
@@ -49,6 +49,7 @@ class ServiceLimits:
     Attributes:
         max_run_keys: most keys handled in one go, so that the loop stays free (I10).
         max_run_fragments: most copies submitted in one go, for the same reason.
+        max_waiting_transfers: loads and stores that wait for their turn.
         max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
         max_pending_events: events a subscriber may lag behind unless it asks for another bound.
     """
@@ -56,6 +57,7 @@ class ServiceLimits:
     max_run_keys: int
     max_run_fragments: int
     max_jobs_in_flight: int
+    max_waiting_transfers: int = 4096
     max_pending_events: int
 
 
@@ -78,6 +80,8 @@ class OffloadingService:
         self._turnstile = Turnstile()
         self._requests: dict[str, Request] = {}
         self._ended_loads = self._ended_stores = 0
+        self._entered = False
+        self._closed = False
         self._pump_task: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
@@ -91,6 +95,11 @@ class OffloadingService:
         if self._parts is None or self._parts.device is None:
             raise ClosedError("device: the service is not open, or was built without a device of its own")
         return self._parts.device
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed, or being closed."""
+        return self._closed
 
     def request(self, req_id: str) -> Request:
         """A request to be entered with `async with`.
@@ -120,6 +129,8 @@ class OffloadingService:
         backend = self._require_open("reset")
         cleared = backend.manager.reset_cache()
         backend.running_stores.clear()
+        for flow in tuple(backend.flows):
+            flow.void()
         backend.publish()
         return ResetResult(((PRIMARY_TIER, cleared),))
 
@@ -153,19 +164,26 @@ class OffloadingService:
             self._backend.manager.check_integrity()
 
     async def __aenter__(self) -> Self:
-        if self._parts is not None or self._closing is not None:
+        if self._entered or self._closed:
             raise ClosedError("a service is opened once")
-        self._parts = await _build_on_thread(self._build)
+        self._entered = True
+        parts = await _build_on_thread(self._build)
+        if self.closed:
+            await asyncio.to_thread(parts.close)
+            raise ClosedError("the service was closed while it was being opened")
+        self._parts = parts
         self._backend = Backend(
-            manager=self._parts.manager,
-            workers=self._parts.workers,
+            manager=parts.manager,
+            workers=parts.workers,
             bus=self.events,
             groups=self._groups,
             max_run_keys=self._limits.max_run_keys,
             max_run_fragments=self._limits.max_run_fragments,
             max_jobs_in_flight=self._limits.max_jobs_in_flight,
+            max_waiting_transfers=self._limits.max_waiting_transfers,
         )
         self._pump_task = asyncio.create_task(self._backend.pump.run(), name="aiokvoffload-pump")
+        self._pump_task.add_done_callback(self._pump_ended)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -179,27 +197,36 @@ class OffloadingService:
         Raises:
             AbandonedError: copies had not ended when the time-out passed; their memory stays mapped for good (I2).
         """
-        if self._parts is None:
+        self._closed = True
+        if self._parts is None or self._backend is None:
             return
         if self._closing is None:
-            self._closing = asyncio.create_task(self._close(self._parts), name="aiokvoffload-close")
+            closing = self._close(self._parts, self._backend)
+            self._closing = asyncio.create_task(closing, name="aiokvoffload-close")
         await asyncio.shield(self._closing)
 
-    async def _close(self, parts: Parts) -> None:
-        for request in tuple(self._requests.values()):
-            request._stop_flows()
+    async def _close(self, parts: Parts, backend: Backend) -> None:
+        backend.closing = True
+        backend.stop_flows()
         ends = await asyncio.gather(*(worker.aclose() for worker in parts.workers), return_exceptions=True)
         errors = [end for end in ends if isinstance(end, BaseException)]
         await self._end_pump()
         self.events.close()
         if errors:
-            left = [request.req_id for request in self._requests.values() if request.touches_blocks]
-            error = AbandonedError(f"{'; '.join(str(error) for error in errors)}; blocks not free of requests {left}")
-            for request in tuple(self._requests.values()):
-                request._abandon(error)
+            left = sorted({flow.req_id for flow in backend.flows})
+            error = AbandonedError(f"{'; '.join(str(error) for error in errors)}; left by requests {left}")
+            for flow in tuple(backend.flows):
+                flow.abandon(error)
             raise error from errors[0]
         if parts.device is not None:
             await asyncio.to_thread(parts.device.close)
+
+    def _pump_ended(self, task: asyncio.Task[None]) -> None:
+        """Without it nothing would ever be submitted: whoever waits for that must hear of it (I1)."""
+        if self._backend is None or self._backend.closing:
+            return
+        reason = "it was cancelled" if task.cancelled() else repr(task.exception())
+        self._backend.break_down(BrokenError(f"the task that submits transfers has ended: {reason}"))
 
     async def _end_pump(self) -> None:
         if self._pump_task is not None:
@@ -220,12 +247,11 @@ class OffloadingService:
     def _require_open(self, call: str) -> Backend:
         if self._backend is None:
             raise ClosedError(f"{call}: the service is not open; use `async with spec.open(kv_caches) as offload`")
-        if self._closing is not None:
-            raise ClosedError(f"{call}: the service is closed")
+        self._backend.require_usable(call)
         return self._backend
 
     def __repr__(self) -> str:
-        state = "new" if self._backend is None else "open" if self._closing is None else "closed"
+        state = "new" if self._backend is None else "closed" if self._closed else "open"
         return f"<OffloadingService {state}, {len(self._requests)} requests>"
 
 
@@ -235,7 +261,12 @@ async def _build_on_thread(build: Callable[[], Parts]) -> Parts:
     try:
         return await asyncio.shield(building)
     except asyncio.CancelledError:
-        await asyncio.wait([building])
-        if building.exception() is None:
-            await asyncio.to_thread(building.result().close)
+        # In a task of its own, so that a second cancellation stops the waiting and not the closing.
+        await asyncio.shield(asyncio.create_task(_discard(building), name="aiokvoffload-discard"))
         raise
+
+
+async def _discard(building: asyncio.Future[Parts]) -> None:
+    await asyncio.wait([building])
+    if building.exception() is None:
+        await asyncio.to_thread(building.result().close)

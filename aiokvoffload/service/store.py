@@ -49,13 +49,21 @@ class StoreFlow(TransferFlow[StoreResult]):
         self._backend.publish()
         to_store = prepared.keys_to_store if prepared is not None else ()
         chunks = _positions(to_store, run)
-        if prepared is not None and len(to_store):
-            self._store(segment, prepared, chunks)
-        elif prepared is not None:
-            self._backend.manager.complete_store(prepared.token)
+        if prepared is not None:
+            self._store_or_release(segment, prepared, chunks)
         if len(to_store) < len(run):
             self._settle_others(run, frozenset(to_store))
         return self._advance(segment, len(run))
+
+    def _store_or_release(self, segment: Segment, prepared: PrepareStoreOutput, chunks: Ids) -> None:
+        try:
+            if len(chunks):
+                self._store(segment, prepared, chunks)
+        except BaseException:
+            self._backend.manager.complete_store(prepared.token, prepared.keys_to_store)
+            raise
+        if not len(chunks):
+            self._backend.manager.complete_store(prepared.token)
 
     def _store(self, segment: Segment, prepared: PrepareStoreOutput, chunks: Ids) -> None:
         running = RunningStore()
@@ -119,6 +127,9 @@ class StoreFlow(TransferFlow[StoreResult]):
         return (*current, *later)
 
     def _result(self) -> StoreResult:
+        if self._is_void:
+            every_key = tuple(key for segment in self._segments for key in segment.keys)
+            return StoreResult(0, 0, (), every_key, self._moved_bytes, self._error)
         return StoreResult(
             stored=self._stored,
             present=self._present,

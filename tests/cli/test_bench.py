@@ -26,7 +26,7 @@ def test_the_table_shows_both_directions() -> None:
     text = console.export_text()
     assert "store" in text
     assert "load" in text
-    assert "2 random chunks of 4096 bytes" in text
+    assert "2 random chunks of 4,096 bytes in 1 layers: host, pinned" in text
 
 
 @pytest.mark.gpu
@@ -39,5 +39,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
         copy_benchmark(chunks=0)
     with pytest.raises(ArgumentError, match="layers must divide chunk_bytes, got 3 and 4096"):
         copy_benchmark(chunk_bytes=4096, layers=3)
+    with pytest.raises(ConfigError, match=r"256 chunks of 1,000,000,000,000 bytes do not fit"):
+        copy_benchmark(chunk_bytes=10**12, device="host")
     with pytest.raises(ConfigError, match="device"):
         copy_benchmark(device="tpu")

@@ -97,5 +97,5 @@ def test_a_chunk_that_is_not_whole_words_of_every_layer_is_an_error(chunk_bytes:
 
 
 def test_a_pool_that_no_memory_can_hold_is_a_clear_error() -> None:
-    with pytest.raises(ConfigError, match="cannot be allocated"):
+    with pytest.raises(ConfigError, match="do not fit into memory"):
         make_pool(torch.device("cpu"), num_tensors=4, num_blocks=1 << 40, chunk_bytes=1 << 20)

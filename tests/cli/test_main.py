@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import aiokvoffload
 from aiokvoffload.cli.app import app, clear_errors, run
 from aiokvoffload.errors import BrokenError
 
@@ -32,16 +34,23 @@ def python(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_help_names_the_commands_and_their_options(runner: CliRunner) -> None:
-    assert "replay" in runner.invoke(app, ["--help"]).output
+    assert {"replay", "bench"} <= set(runner.invoke(app, ["--help"]).output.split())
+    assert {"copy", "loop"} <= set(runner.invoke(app, ["bench", "--help"]).output.split())
     shown = runner.invoke(app, ["replay", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     for option in ("requests", "policy", "gpu-blocks", "cpu-chunks", "chunk-bytes", "device", "concurrency", "verify"):
         assert f"--{option}" in shown
+    assert "lru, arc" in shown
+    assert "[default: (16KiB on host, 1MiB on cuda)]" in shown
 
 
-def test_the_version_is_shown(runner: CliRunner) -> None:
-    result = runner.invoke(app, ["--version"])
-    assert result.exit_code == 0
-    assert result.output.strip()
+def test_the_version_is_shown_without_importing_torch() -> None:
+    result = python("-X", "importtime", "-m", "aiokvoffload", "--version")
+    assert (result.returncode, result.stdout) == (0, f"aiokvoffload {aiokvoffload.__version__}\n")
+    assert not re.search(r"\btorch\b", result.stderr)
+
+
+def test_the_version_is_an_option_among_others(runner: CliRunner) -> None:
+    assert runner.invoke(app, ["--version", "replay"]).output == f"aiokvoffload {aiokvoffload.__version__}\n"
 
 
 def test_a_missing_trace_is_one_line_and_status_2(runner: CliRunner) -> None:
@@ -66,7 +75,8 @@ def test_a_garbled_line_is_named_and_status_2(runner: CliRunner, tmp_path: Path)
         (["--device", "abacus"], "'abacus'"),
         (["--chunk-bytes", "33"], "multiple of 32"),
         (["--gpu-blocks", "3"], "--gpu-blocks"),
-        (["--json", "/nowhere/figures.json", "--requests", "1"], "/nowhere/figures.json"),
+        (["--json", "/nowhere/figures.json"], "--json /nowhere/figures.json: there is no folder /nowhere"),
+        (["--json", "/"], "--json /: that is a folder"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_status_2(runner: CliRunner, arguments: list[str], reason: str) -> None:
@@ -130,6 +140,40 @@ def test_ctrl_c_cancels_what_runs_waits_for_its_end_and_is_one_line(capsys: pyte
         run(work())
     assert (caught.value.exit_code, ended) == (130, ["cleanly"])
     assert capsys.readouterr().err == "aiokvoffload: interrupted\n"
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
+    interrupted_import = """
+import os, signal, sys
+from aiokvoffload.cli.main import main
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ["bench"]
+main()
+"""
+    result = python("-c", interrupted_import)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "aiokvoffload: interrupted\n")
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    never_ends = """
+import asyncio, os, signal
+from aiokvoffload.cli.app import clear_errors, run
+async def work():
+    os.kill(os.getpid(), signal.SIGINT)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+with clear_errors():
+    run(work())
+"""
+    result = python("-c", never_ends)
+    assert (result.returncode, result.stderr) == (130, "aiokvoffload: interrupted\n")
 
 
 def test_errors_from_several_requests_at_once_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

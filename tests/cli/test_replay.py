@@ -75,7 +75,7 @@ async def test_a_request_without_blocks_is_served() -> None:
 
 
 async def test_a_prompt_larger_than_the_pool_names_the_option() -> None:
-    with pytest.raises(ArgumentError, match=r"line-3 needs 9 blocks, the pool has 8: raise --gpu-blocks"):
+    with pytest.raises(ArgumentError, match=r"line 3 of the trace needs 9 blocks, the pool has 8: raise --gpu-blocks"):
         await replay(conversation(3), replace(OPTIONS, gpu_blocks=8))
 
 
@@ -108,7 +108,7 @@ async def test_two_fragments_that_change_places_turn_the_replay_red(monkeypatch:
     monkeypatch.setattr("aiokvoffload.cpu.handler.plan_copies", plan_wrongly)
     report = await replay(conversation(2), replace(OPTIONS, concurrency=1))
     assert (report.verified_blocks, report.mismatches) == (3, 1)
-    assert report.first_mismatch == "line-2, block 0 (hash id 0), tensor 0: 128 words differ"
+    assert report.first_mismatch == "line 2, block 0 (hash id 0), tensor 0: 128 words differ"
     assert not report.ok
 
 

@@ -15,6 +15,7 @@ def report(**changes: object) -> ReplayReport:
         "gpu_blocks": 100,
         "cpu_chunks": 50,
         "chunk_bytes": 16_384,
+        "verify": True,
         "seconds": 2.0,
         "requests": 3,
         "blocks": 40,
@@ -64,6 +65,13 @@ def test_the_table_shows_the_figures_in_their_units() -> None:
     assert "1, 2, 3" in text
 
 
+def test_the_table_says_what_was_not_verified_and_what_the_host_cannot_tell() -> None:
+    assert "not verified (--verify)" in rendered(report(verify=False))
+    assert "not verified" not in rendered(report())
+    assert "compete with the loop" in rendered(report())
+    assert "compete with the loop" not in rendered(report(device="cuda"))
+
+
 def test_the_table_describes_the_first_mismatch_if_there_is_one() -> None:
     assert "first mismatch" not in rendered(report())
-    assert "line-2, block 0" in rendered(report(mismatches=1, first_mismatch="line-2, block 0"))
+    assert "line 2, block 0" in rendered(report(mismatches=1, first_mismatch="line 2, block 0"))

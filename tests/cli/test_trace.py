@@ -70,6 +70,9 @@ def test_a_missing_file_a_folder_binary_data_and_an_empty_file_are_clear_errors(
     trace.write_text("\n\n")
     with pytest.raises(ArgumentError, match="holds no request"):
         read_trace(trace)
+    trace.write_text(f"{line()}\n{line()}\n")
+    with pytest.raises(ArgumentError, match="holds only empty prompts"):
+        read_trace(trace)
 
 
 def test_the_sample_trace_has_requests_that_share_prefixes() -> None:

@@ -1,5 +1,8 @@
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
 from aiokvoffload.base import (
@@ -382,6 +385,58 @@ def test_a_request_is_begun_once_and_its_end_may_be_repeated() -> None:
     begin(manager, "r")
 
 
+def test_a_request_that_is_begun_twice_keeps_what_it_had_used() -> None:
+    manager, chain = make_manager(4), make_chain("a", 2)
+    ctx = begin(manager, "r")
+    store(manager, chain, ctx)
+    with pytest.raises(ArgumentError, match="req_id 'r'"):
+        manager.on_new_request(ctx)
+    assert store(manager, make_chain("b", 3), ctx) == []
+    assert resident(manager, chain) == chain
+
+
+def test_the_end_of_a_request_that_was_not_begun_leaves_no_trace() -> None:
+    manager = make_manager()
+    assert manager.on_request_finished(ONE_OFF) is False
+    manager.prepare_load(make_chain("a", 2), ONE_OFF)
+    assert manager.statistics().requests == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_chain_touched_in_runs_leaves_tail_first_once_its_request_is_finished(policy: str) -> None:
+    """The runs of a long touch are one use, in the order of one call."""
+    for call_size in (1, 2, 3, 6):
+        manager, chain = make_manager(6, policy), make_chain("a", 6)
+        store(manager, chain[3:])
+        store(manager, chain[:3])
+        ctx = begin(manager, "r")
+        for start in range(0, 6, call_size):
+            manager.touch(chain[start : start + call_size], ctx)
+        while manager.on_request_finished(ctx):
+            pass
+        assert store(manager, make_chain("b", 5)) == chain[:0:-1]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_request_goes_on_after_a_reset(policy: str) -> None:
+    """What it used before is stored anew, and protected from itself as before."""
+    manager, chain = make_manager(4, policy), make_chain("a", 6)
+    ctx = begin(manager, "r")
+    store(manager, chain[:2], ctx)
+    loading = manager.prepare_load(chain[:2], ctx)
+    storing = manager.prepare_store(chain[2:4], ctx)
+    assert storing is not None
+    assert manager.reset_cache() == 2
+    assert manager.complete_load(loading.token) is False
+    assert manager.complete_store(storing.token) is False
+    store(manager, chain[:3], ctx)
+    store(manager, chain[3:], ctx)
+    assert resident(manager, chain) == chain[:4]
+    while manager.on_request_finished(ctx):
+        pass
+    assert store(manager, make_chain("b", 3)) == chain[3:0:-1]
+
+
 # The reuse filter
 
 
@@ -602,6 +657,7 @@ def test_keys_are_plain_bytes_whose_names_do_not_depend_on_the_process() -> None
 
 BAD_KEYS = [
     ("text", r"keys\[\d\] must be bytes made by make_offload_key"),
+    (None, r"keys\[\d\] must be bytes made by make_offload_key"),
     (7, r"keys\[\d\] must be bytes made by make_offload_key"),
     (bytearray(b"mutable"), r"keys\[\d\] must be bytes made by make_offload_key|keys must be a sequence of bytes"),
     (b"\0\0\0\0", r"keys\[\d\] must be bytes made by make_offload_key"),
@@ -622,6 +678,69 @@ def test_a_bad_key_is_refused_and_nothing_has_changed(call: str) -> None:
                 getattr(manager, call)(argument, ONE_OFF)
             assert manager.statistics() == before, f"{call} of {bad_key!r}"
         manager.check_integrity()
+
+
+@pytest.mark.parametrize("call", ["prepare_store", "prepare_load", "lookup_prefix", "touch"])
+def test_what_is_no_sequence_of_keys_is_refused_by_name(call: str) -> None:
+    for manager in (make_manager(), make_hybrid(8, 8)):
+        for argument in (None, 7):
+            with pytest.raises(ArgumentError, match="keys must be a sequence, got"):
+                getattr(manager, call)(argument, ONE_OFF)
+        manager.check_integrity()
+
+
+def test_lookup_groups_of_what_is_no_sequence_is_refused_by_name() -> None:
+    manager = make_hybrid(2, 2)
+    with pytest.raises(ArgumentError, match="keys_by_group must be a sequence, got None"):
+        manager.lookup_groups(None, ONE_OFF)  # type: ignore[arg-type]
+    bad: list[Any] = [[None, []], [[], None]]
+    for keys_by_group in bad:
+        with pytest.raises(ArgumentError, match="keys"):
+            manager.lookup_groups(keys_by_group, ONE_OFF)
+
+
+@pytest.mark.parametrize("make_keys", [lambda keys: np.array(keys, dtype=object), tuple, deque, iter])
+def test_keys_may_come_in_any_sequence_an_array_too(
+    make_keys: Callable[[list[OffloadKey]], Sequence[OffloadKey]],
+) -> None:
+    """I7: the truth value of an array raises; what was pinned before that would stay pinned."""
+    for manager in (make_manager(), make_hybrid(8, 8)):
+        chain = make_chain("a", 3)
+        ctx = begin(manager, "r")
+        output = manager.prepare_store(make_keys(chain), ctx)
+        assert output is not None
+        manager.complete_store(output.token)
+        manager.touch(make_keys(chain), ctx)
+        assert manager.lookup_prefix(make_keys(chain), ctx) == 3
+        loaded = manager.prepare_load(make_keys(chain), ctx)
+        assert list(loaded.keys) == chain
+        manager.complete_load(loaded.token, failed_keys=np.array([], dtype=object))
+        assert manager.statistics().pools[0].pinned == 0
+        manager.check_integrity()
+
+
+@pytest.mark.parametrize("call", ["prepare_store", "prepare_load"])
+def test_a_context_that_is_none_pins_and_reserves_nothing(call: str) -> None:
+    """I7: nothing is pinned before what can raise."""
+    manager, chain = make_manager(), make_chain("a", 2)
+    store(manager, chain[:1])
+    before = manager.statistics()
+    with pytest.raises(AttributeError):
+        getattr(manager, call)(chain, None)
+    assert manager.statistics() == before
+    manager.check_integrity()
+
+
+@pytest.mark.parametrize("failed_keys", [[[]], [None, "text"], 7])
+def test_failed_keys_that_are_no_keys_are_refused_and_the_pins_stay(failed_keys: Any) -> None:
+    manager, chain = make_manager(), make_chain("a", 2)
+    store(manager, chain)
+    token = manager.prepare_load(chain, ONE_OFF).token
+    with pytest.raises(ArgumentError, match="failed_keys must be keys of this transfer"):
+        manager.complete_load(token, failed_keys=failed_keys)
+    assert manager.statistics().pools[0].pinned == 2
+    assert manager.complete_load(token)
+    manager.check_integrity()
 
 
 def test_a_key_offered_twice_in_one_store_is_refused() -> None:

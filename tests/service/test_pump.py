@@ -25,6 +25,10 @@ class Countdown:
         self.steps -= 1
         return Progress.AGAIN if self.steps else Progress.DONE
 
+    @property
+    def walked(self) -> bool:
+        return self.steps <= 0
+
     def fail(self, error: Exception) -> None:
         self.error = error
 

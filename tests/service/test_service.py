@@ -282,7 +282,7 @@ async def test_a_load_that_a_worker_refuses_costs_the_cache_nothing(stage: Stage
         async with service.request("reader") as reader:
             stage.worker.submit_error = BrokenError("the device is gone")
             result = await reader.load(keys, [0, 1])
-            assert (result.failed_keys, result.error) == (tuple(keys), "the device is gone")
+            assert (result.failed_keys, result.error) == (tuple(keys), "BrokenError: the device is gone")
             assert reader.lookup(keys) == 2
         service.check_integrity()
 

@@ -7,7 +7,7 @@ Source: N. Megiddo and D. S. Modha, "ARC: A Self-Tuning, Low Overhead Replacemen
 from collections.abc import Collection, Iterable, Sequence
 
 from aiokvoffload.base import Admission, CachePolicy, OffloadKey
-from aiokvoffload.cache.policies.recency import RecencyList, can_evict
+from aiokvoffload.cache.policies.recency import RecencyList
 
 
 class ARCPolicy(CachePolicy):
@@ -42,17 +42,23 @@ class ARCPolicy(CachePolicy):
     def admit(self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey]) -> Admission | None:
         """Admit the leading part that fits: ghosts as frequent, the others as recent (cases II to IV)."""
         missing = max(0, len(keys) - room)
-        leaving = can_evict(missing, (self._recent, self._frequent), self._pinned, protected)
-        accepted = keys[: len(keys) - missing + leaving]
+        # Where fewer can leave than are missing, all that can do, whichever list they are in.
+        returning_count = len(self._recent_ghosts.present(keys)) + len(self._frequent_ghosts.present(keys))
+        victims = self._evict(missing, self._recent_victims(missing, len(keys) - returning_count), protected)
+        accepted = keys[: len(keys) - missing + len(victims)]
         if not accepted:
             return None
         returning = {*self._recent_ghosts.remove(accepted), *self._frequent_ghosts.remove(accepted)}
         new = [key for key in accepted if key not in returning] if returning else accepted
-        victims = self._evict(leaving, self._recent_victims(leaving, len(new)), protected)
         self._recent.add(new)
         self._frequent.add([key for key in accepted if key in returning])
         self._trim_ghosts()
         return Admission(len(accepted), victims)
+
+    def count_victims(self, count: int, protected: Collection[OffloadKey]) -> int:
+        """How many of `count` victims there are."""
+        recent_count = self._recent.count_victims(count, protected)
+        return recent_count + self._frequent.count_victims(count - recent_count, protected)
 
     def remove(self, keys: Iterable[OffloadKey]) -> None:
         """Forget resident keys, without leaving ghosts: they did not leave for want of room."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from aiokvoffload.base import Admission, CachePolicy, OffloadKey
-from aiokvoffload.cache.policies.recency import RecencyList, can_evict
+from aiokvoffload.cache.policies.recency import RecencyList
 
 
 class LRUPolicy(CachePolicy):
@@ -27,14 +27,16 @@ class LRUPolicy(CachePolicy):
         """Admit the leading part that fits; the oldest keys leave."""
         victims: Sequence[OffloadKey] = ()
         if (missing := len(keys) - room) > 0:
-            if len(self._order) - len(self._pinned) - len(protected) < missing:  # Else there surely are enough.
-                missing = can_evict(missing, (self._order,), self._pinned, protected)
-                keys = keys[: room + missing]
-            victims = self._order.evict(missing, protected) if keys else ()
+            victims = self._order.evict(missing, protected)
+            keys = keys[: room + len(victims)]
         if not keys:
             return None
         self._order.add(keys)
         return Admission(len(keys), victims)
+
+    def count_victims(self, count: int, protected: Collection[OffloadKey]) -> int:
+        """How many of `count` victims there are."""
+        return self._order.count_victims(count, protected)
 
     def remove(self, keys: Iterable[OffloadKey]) -> None:
         """Forget resident keys."""
@@ -50,6 +52,7 @@ class LRUPolicy(CachePolicy):
 
     def unpin(self, keys: Iterable[OffloadKey]) -> None:
         """Let keys leave again; their place in the order is that of their last use."""
+        keys = list(keys)
         self._pinned.difference_update(keys)
         self._order.unpin(keys)
 

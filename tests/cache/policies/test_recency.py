@@ -88,3 +88,42 @@ def test_protected_keys_keep_their_place_at_the_front() -> None:
     recency.add(keys[::-1])
     assert recency.evict(8, set(keys[:3])) == keys[3:]
     assert recency.evict(8, ()) == keys[:3]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_victims_are_those_of_a_plain_list_whoever_asks_and_whatever_is_pinned(seed: int) -> None:
+    """Two requests, whose protected keys only grow, ask in turn; keys are pinned and unpinned in between."""
+    chance = random.Random(seed)  # noqa: S311 - no secret is made of it
+    pinned: set[OffloadKey] = set()
+    recency, plain = RecencyList(pinned), PlainList()
+    requests: tuple[set[OffloadKey], set[OffloadKey]] = (set(), set())
+    names = make_keys(*range(200))
+    for _ in range(600):
+        some = chance.sample(names, chance.randint(1, 20))
+        protected = chance.choice(requests)
+        match chance.choice(("add", "add", "touch", "pin", "unpin", "use", "count", "evict", "evict", "finish")):
+            case "add":
+                new = [key for key in some if key not in plain.keys]
+                recency.add(new)
+                plain.keys += new[::-1]
+            case "touch":
+                recency.touch(some)
+                plain.touch(some)
+            case "pin":
+                pinned.update(key for key in some[:4] if key in plain.keys)
+            case "unpin":
+                gone = chance.sample(sorted(pinned), len(pinned) // 2)
+                pinned.difference_update(gone)
+                recency.unpin(gone)
+            case "use":
+                protected.update(some)
+            case "finish" if chance.random() < 0.2:
+                requests = (set(), requests[0])
+            case "count":
+                spared = protected | pinned
+                assert recency.count_victims(9, protected) == min(9, sum(key not in spared for key in plain.keys))
+                assert sorted(recency) == sorted(plain.keys)
+                plain.keys = list(recency)  # Keys set aside are older than the victims that did not leave after all.
+            case "evict":
+                assert recency.evict(len(some), protected) == plain.evict(len(some), protected | pinned)
+        assert list(recency) == plain.keys
