@@ -1,8 +1,8 @@
 """Events become results: asks the device what has ended and says so, on the thread that owns the jobs.
 
 Knows one queue of jobs per stream and queries only its head, since a stream ends its work in order. Knows nothing of
-what a job is, beyond the event at its end. The same `poll` serves both ways to run: here a coroutine calls it, in
-stepped mode the engine's thread does.
+what a job is, beyond the event at its end. The same `poll` serves both ways to run: here the loop calls it, in stepped
+mode the engine's thread does.
 """
 
 import asyncio
@@ -91,8 +91,7 @@ class Poller(Generic[JobT]):
         device: whose events they are.
         num_queues: how many streams there are.
         on_ended: called with each job whose event has completed, on the polling thread.
-        on_broken: called once when the device refuses to answer, or the polling task is stopped by anything but
-            `stop`; the jobs left will never be announced.
+        on_broken: called when the device refuses to answer; the jobs left will never be announced.
     """
 
     def __init__(
@@ -108,15 +107,16 @@ class Poller(Generic[JobT]):
         self._on_ended, self._on_broken = on_ended, on_broken
         self._lag = LagRecorder()
         self._polls = self._announced = 0
-        self._task: asyncio.Task[None] | None = None
-        self._wake: asyncio.Event | None = None
-        self._stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn_pending: asyncio.Handle | None = None
+        self._eager_polls = EAGER_POLLS
 
     def track(self, queue: int, job: JobT) -> None:
         """Watch `job`, enqueued last on the stream of `queue`."""
         self._queues[queue].append(job)
-        if self._wake is not None:
-            self._wake.set()
+        if self._turn_pending is None:
+            self._eager_polls = EAGER_POLLS
+            self._plan_turn()
 
     def poll(self, limit: int = sys.maxsize) -> int:
         """Announce the jobs that have ended, at most `limit` of them; returns how many."""
@@ -154,37 +154,34 @@ class Poller(Generic[JobT]):
         self._on_broken(error)
 
     def start(self) -> None:
-        """Poll on the running loop until `stop`."""
-        self._wake = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="aiokvoffload-poller")
-        self._task.add_done_callback(self._on_task_end)
+        """Poll on the running loop until `stop`, whenever there is something to ask for.
 
-    async def stop(self) -> None:
-        """End the polling task."""
-        if self._task is not None:
-            self._stopping = True
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        By handles and not in a task, since whoever cancels all tasks of a loop would cancel it too, while the copies
+        that others wait for go on (I1, I2).
+        """
+        self._loop = asyncio.get_running_loop()
+        self._plan_turn()
 
-    def _on_task_end(self, task: asyncio.Task[None]) -> None:
-        if not self._stopping:
-            reason = "it was cancelled" if task.cancelled() else repr(task.exception())
-            self._break(RuntimeError(f"the poller has died: {reason}"))
+    def stop(self) -> None:
+        """Poll no more by itself."""
+        self._loop = None
+        if self._turn_pending is not None:
+            self._turn_pending.cancel()
+            self._turn_pending = None
 
-    async def _run(self) -> None:
-        wake = self._wake
-        eager_polls = EAGER_POLLS
-        while wake is not None:
-            if not any(self._queues):
-                wake.clear()
-                await wake.wait()
-                eager_polls = EAGER_POLLS
-            eager_polls = EAGER_POLLS if self.poll(ANNOUNCED_PER_TURN) else eager_polls - 1
-            await self._pause(eager_polls > 0)
+    def _turn(self) -> None:
+        try:
+            self._eager_polls = EAGER_POLLS if self.poll(ANNOUNCED_PER_TURN) else self._eager_polls - 1
+        finally:  # an interrupt raised here ends this run of the loop; another run of it goes on
+            self._plan_turn()
 
-    @staticmethod
-    async def _pause(eager: bool) -> None:
-        await asyncio.sleep(0 if eager else PAUSE_S)
+    def _plan_turn(self) -> None:
+        if self._loop is None or not any(self._queues):
+            self._turn_pending = None
+        elif self._eager_polls > 0:
+            self._turn_pending = self._loop.call_soon(self._turn)
+        else:
+            self._turn_pending = self._loop.call_later(PAUSE_S, self._turn)
 
     def statistics(self) -> PollerStatistics:
         """A frozen record of counts and lags."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiokvoffload.base import Event, Stream, Transfer, TransferResult
 from aiokvoffload.config import Mode
-from aiokvoffload.errors import InternalError, ModeError, TransferError
+from aiokvoffload.errors import ArgumentError, BrokenError, InternalError, ModeError, TransferError
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Latch:
     def _settle(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done():
+            if not waiter.done() and not waiter.get_loop().is_closed():  # on a closed loop nobody can be told
                 waiter.set_result(None)
 
 
@@ -121,15 +121,38 @@ class JobTransfer(Transfer):
     async def fence(self, stream: Stream) -> None:
         """Return once `stream` has been made to wait, on the device, for the job's last copy.
 
+        A job that failed holds the stream too, until the copies that were enqueued have ended: what the caller
+        computes instead would be overwritten by them (I2).
+
         Raises:
+            ArgumentError: `stream` is no stream.
             TransferError: the job failed, or not all of its copies could be enqueued.
+            AbandonedError: a close gave the job up before it was known to be enqueued; its blocks are never free.
             ModeError: the worker is stepped.
         """
+        if not hasattr(stream, "wait_event"):
+            raise ArgumentError(f"stream must be a stream, got {stream!r}")
         await self._enqueued
+        if not self._touches_nothing:
+            await self._hold_back(stream)
         if self._failure:
-            raise TransferError(f"job {self._job_id} cannot be waited for: {self._failure}")
-        if self._result is None and self._end is not None:
-            self._wait(stream, self._end)
+            raise TransferError(f"job {self._job_id} failed: {self._failure}")
+
+    @property
+    def _touches_nothing(self) -> bool:
+        """Whether its copies have surely ended: a failure may be known before that."""
+        return self._result is not None and (self._result.success or self._released.opened)
+
+    async def _hold_back(self, stream: Stream) -> None:
+        """Make `stream` wait for what has been enqueued; where it cannot, because there is no mark, the host waits."""
+        if self._end is not None:
+            try:
+                self._wait(stream, self._end)
+            except BrokenError as error:
+                logger.debug("%r cannot be waited for on the device: %s", self, error)
+            else:
+                return
+        await self._released
 
     @property
     def released(self) -> Latch:

@@ -99,18 +99,67 @@ async def test_an_idle_poller_asks_nothing_and_a_job_wakes_it() -> None:
         await asyncio.sleep(0)
     lag = stage.poller.statistics().lag
     assert (lag.samples, lag.max_s < 1.0) == (1, True)
-    await stage.poller.stop()
+    stage.poller.stop()
     assert stage.broken == []
 
 
-async def test_a_poller_that_is_cancelled_says_that_it_died() -> None:
-    """Fault 27."""
+async def test_whoever_cancels_all_tasks_of_the_loop_does_not_stop_the_polling() -> None:
+    """I1, fault 27."""
     stage = Stage()
     stage.poller.start()
-    next(task for task in asyncio.all_tasks() if task.get_name() == "aiokvoffload-poller").cancel()
-    while not stage.broken:
+    event = pending()
+    stage.poller.track(0, Job("one", event))
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        assert "aiokvoffload" not in task.get_name()
+    event.complete()
+    while not stage.ended:
         await asyncio.sleep(0)
-    await stage.poller.stop()
+    stage.poller.stop()
+
+
+class InterruptingDevice(ManualDevice):
+    """The first question is interrupted as by Ctrl-C."""
+
+    interrupts = 1
+
+    def query(self, event: Event) -> bool:
+        if self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+        return super().query(event)
+
+
+def test_an_interrupt_ends_the_loops_run_and_not_the_polling() -> None:
+    ended: list[str] = []
+    poller: Poller[Job] = Poller(
+        InterruptingDevice(), 1, on_ended=lambda job: ended.append(job.name), on_broken=lambda error: None
+    )
+    event = pending()
+    event.complete()
+
+    async def wait() -> None:
+        while not ended:
+            await asyncio.sleep(0)
+
+    loop = asyncio.new_event_loop()
+    loop.call_soon(poller.start)
+    loop.call_soon(poller.track, 0, Job("one", event))
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_forever()
+    loop.run_until_complete(wait())
+    poller.stop()
+    loop.close()
+
+
+async def test_a_stopped_poller_asks_nothing() -> None:
+    stage = Stage()
+    stage.poller.start()
+    stage.poller.track(0, Job("one", pending()))
+    stage.poller.stop()
+    stage.poller.track(0, Job("two", pending()))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert stage.device.queries == []
 
 
 def test_lags_are_kept_up_to_a_bound() -> None:

@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 
-from aiokvoffload.base import TransferResult
+from aiokvoffload.base import Event, Stream, TransferResult
 from aiokvoffload.config import Mode
 from aiokvoffload.device.host import HostEvent
-from aiokvoffload.errors import AbandonedError, ModeError, TransferError
+from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ModeError, TransferError
 from aiokvoffload.testing import ManualDevice
 from aiokvoffload.transfer import JobTransfer, Latch
 
@@ -59,6 +59,7 @@ async def test_a_fence_on_a_job_that_could_not_be_enqueued_names_the_reason() ->
     with pytest.raises(TransferError, match="refused"):
         await fence
     late = JobTransfer(2)
+    late.release()
     late.finish(BAD)
     with pytest.raises(TransferError, match="lost"):
         await late.fence(stream)
@@ -72,6 +73,69 @@ async def test_a_fence_on_an_ended_job_waits_for_nothing() -> None:
     transfer.finish(GOOD)
     await transfer.fence(stream)
     assert stream.record_event().query()
+
+
+async def test_a_fence_on_a_partly_enqueued_job_holds_the_stream_before_it_raises() -> None:
+    """I2, fault 2: what is computed instead must not be overwritten by the part that runs."""
+    transfer, stream, end = JobTransfer(1), ManualDevice().create_stream(), HostEvent()
+    end.record()
+    transfer.mark_enqueued(end, failure="refused")
+    with pytest.raises(TransferError, match="refused"):
+        await transfer.fence(stream)
+    assert not stream.record_event().query()
+
+
+async def test_a_fence_on_a_failed_job_whose_copies_may_run_holds_the_stream_too() -> None:
+    """I2: a worker that broke tells the result before anybody knows that the copies have ended."""
+    transfer, stream, end = JobTransfer(1), ManualDevice().create_stream(), HostEvent()
+    end.record()
+    transfer.mark_enqueued(end)
+    transfer.finish(BAD)
+    with pytest.raises(TransferError, match="lost"):
+        await transfer.fence(stream)
+    assert not stream.record_event().query()
+
+
+async def test_a_fence_waits_itself_where_there_is_no_mark_or_the_stream_cannot_wait() -> None:
+    stream = ManualDevice().create_stream()
+
+    def refuse(stream: Stream, event: Event) -> None:
+        raise BrokenError("gone")
+
+    unmarked, unwaitable = JobTransfer(1), JobTransfer(2, wait=refuse)
+    unmarked.finish(BAD)
+    unwaitable.mark_enqueued(HostEvent())
+    for transfer, result in ((unmarked, None), (unwaitable, BAD)):
+        fence = asyncio.ensure_future(transfer.fence(stream))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not fence.done()
+        transfer.release()
+        if result is not None:
+            transfer.finish(result)
+        with pytest.raises(TransferError, match="lost"):
+            await fence
+
+
+async def test_only_a_stream_is_fenced() -> None:
+    for wrong in (None, HostEvent()):
+        with pytest.raises(ArgumentError, match="stream must be a stream"):
+            await JobTransfer(1).fence(wrong)  # type: ignore[arg-type] # as an untyped caller may
+
+
+def test_a_waiter_of_a_closed_loop_disturbs_nobody() -> None:
+    """Fault 34."""
+    latch, opened = Latch(), list[int]()
+    latch.on_open(lambda: opened.append(1))
+    loop = asyncio.new_event_loop()
+    waiting = _wait(latch)
+    loop.call_soon(waiting.send, None)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    latch.open()
+    assert opened == [1]
+    waiting.close()
 
 
 async def test_a_latch_that_will_never_open_says_so() -> None:

@@ -1,6 +1,7 @@
 """Who is asked for what: offload keys, requests, and what a lookup says."""
 
 import enum
+import operator
 from dataclasses import dataclass
 from typing import NewType
 
@@ -21,9 +22,10 @@ def make_offload_key(block_hash: bytes, group_idx: int) -> OffloadKey:
     """
     if not isinstance(block_hash, bytes) or not block_hash:
         raise ArgumentError(f"block_hash must be non-empty bytes, got {block_hash!r}")
-    if not 0 <= group_idx < 1 << 8 * _GROUP_BYTES:
-        raise ArgumentError(f"group_idx must be in [0, 2**32), got {group_idx}")
-    return OffloadKey(block_hash + group_idx.to_bytes(_GROUP_BYTES, "big"))
+    try:
+        return OffloadKey(block_hash + operator.index(group_idx).to_bytes(_GROUP_BYTES, "big"))
+    except (TypeError, OverflowError) as error:
+        raise ArgumentError(f"group_idx must be a whole number in [0, 2**32), got {group_idx!r}") from error
 
 
 def get_offload_block_hash(key: OffloadKey) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 Ids = npt.NDArray[np.int64]
 """A one-dimensional array of block ids, slot indices or the like."""
+
+_MAX_ID = int(np.iinfo(np.int64).max)
 
 
 class LoadStoreSpec:
@@ -46,8 +49,12 @@ class GPULoadStoreSpec(LoadStoreSpec):
         block_indices: Sequence[int] | None = None,
     ) -> None:
         self.block_ids = as_ids("block_ids", block_ids)
-        self.group_sizes = (len(self.block_ids),) if group_sizes is None else tuple(group_sizes)
-        self.block_indices = (0,) * len(self.group_sizes) if block_indices is None else tuple(block_indices)
+        self.group_sizes = (
+            (len(self.block_ids),) if group_sizes is None else _as_whole_numbers("group_sizes", group_sizes)
+        )
+        self.block_indices = (
+            (0,) * len(self.group_sizes) if block_indices is None else _as_whole_numbers("block_indices", block_indices)
+        )
         if min(self.group_sizes, default=0) < 0 or sum(self.group_sizes) != len(self.block_ids):
             raise ArgumentError(
                 f"group_sizes must be at least 0 and sum to len(block_ids) = {len(self.block_ids)}, "
@@ -67,20 +74,33 @@ def as_ids(name: str, values: npt.ArrayLike) -> Ids:
     """`values` as an int64 array of ids of its own (a caller's later change to `values` changes nothing).
 
     Raises:
-        ArgumentError: not one-dimensional, not whole numbers, or negative; the message starts with `name`.
+        ArgumentError: not one-dimensional, not whole numbers, negative, above 2**63 - 1, or more than memory holds; the
+            message starts with `name`.
     """
-    # numpy takes a range apart number by number.
-    array = np.arange(values.start, values.stop, values.step) if isinstance(values, range) else np.array(values)
+    try:
+        # numpy takes a range apart number by number.
+        array = np.arange(values.start, values.stop, values.step) if isinstance(values, range) else np.array(values)
+    except (ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise ArgumentError(f"{name} must make an array of whole numbers below 2**63: {error}") from error
     if array.size == 0:
         array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ArgumentError(
             f"{name} must be a one-dimensional array of whole numbers, got shape {array.shape} of {array.dtype}"
         )
+    if array.dtype.kind == "u" and len(array) and (highest := int(array.max())) > _MAX_ID:
+        raise ArgumentError(f"{name} must be at most {_MAX_ID}, got {highest} at index {int(array.argmax())}")
     ids = array.astype(np.int64, copy=False)
     if len(ids) and (lowest := int(ids.min())) < 0:
         raise ArgumentError(f"{name} must be at least 0, got {lowest} at index {int(ids.argmin())}")
     return ids
+
+
+def _as_whole_numbers(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(value) for value in values)
+    except TypeError as error:
+        raise ArgumentError(f"{name} must be whole numbers, one for each group, got {values!r}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,9 +78,12 @@ class Transfer(ABC):
         """Return once `stream` has been made to wait, on the device, for the job's last copy; the host does not wait.
 
         It first waits until the copies are enqueued: a stream would not wait for an event that was not yet recorded.
+        When it raises `TransferError`, the stream has been made to wait for what was enqueued all the same.
 
         Raises:
-            TransferError: the job failed before its copies were enqueued.
+            ArgumentError: `stream` is no stream.
+            TransferError: the job failed.
+            AbandonedError: the job was given up by a close; its blocks are never free.
         """
 
     @property

@@ -16,6 +16,15 @@ class OffloadingWorker(ABC):
     """
 
     @abstractmethod
+    def bind(self) -> None:
+        """Belong to the running loop from now on; the first use does the same. Repeating it there does nothing.
+
+        Raises:
+            ModeError: no loop runs here, the worker belongs to another one, or it is stepped.
+            ClosedError: the worker was closed before it belonged to a loop.
+        """
+
+    @abstractmethod
     def submit_store(
         self,
         job_id: int,
@@ -82,7 +91,11 @@ class OffloadingWorker(ABC):
 
     @abstractmethod
     def fragments_per_chunk(self, group_idx: int) -> int:
-        """Copies that one chunk of a group takes: what a submission costs is counted in them."""
+        """Copies that one chunk of a group takes: what a submission costs is counted in them.
+
+        Raises:
+            ArgumentError: there is no such group.
+        """
 
     @abstractmethod
     def get_finished(self) -> list[TransferResult]:
@@ -106,13 +119,13 @@ class OffloadingWorker(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """What `aclose` does, from a plain thread: for a stepped worker, or an awaited one that was never used.
+        """What `aclose` does, from a plain thread: for a stepped worker, or an awaited one without a living loop.
 
         A stepped worker's results are still to be had afterwards.
 
         Raises:
             AbandonedError: as for `aclose`.
-            ModeError: the worker belongs to an event loop.
+            ModeError: the worker belongs to an event loop that is not closed.
         """
 
     @abstractmethod

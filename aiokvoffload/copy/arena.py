@@ -8,6 +8,7 @@ import ctypes
 import logging
 import mmap
 import os
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,11 @@ class HostArena:
         self._count(mapped=self.size_bytes)
         self._open = True
         if pin:
-            self._pin()
+            try:
+                self._pin()
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def boundaries(self) -> Ids:
@@ -125,11 +130,7 @@ class HostArena:
         if not self._open:
             return
         if self.pinned_bytes:
-            try:
-                self._unpin(list(self._pieces()))
-            except OSError:
-                self.abandon()
-                raise
+            self._unpin(list(self._pieces()))
         self._open = False
         _libc.munmap(self.address, self.size_bytes)
         self._count(mapped=-self.size_bytes, pinned=-self.pinned_bytes)
@@ -151,16 +152,23 @@ class HostArena:
             for address, size_bytes in self._pieces():
                 self._device.pin(address, size_bytes)
                 pinned.append((address, size_bytes))
-        except OSError as error:
-            self.pin_error = error
+        except BaseException as error:
             self._unpin(pinned)
+            if not isinstance(error, OSError):
+                raise
+            self.pin_error = error
             return
         self.pinned_bytes = self.size_bytes
         self._count(pinned=self.size_bytes)
 
     def _unpin(self, pieces: Sequence[tuple[int, int]]) -> None:
-        for address, size_bytes in pieces:
-            self._device.unpin(address, size_bytes)
+        """Unpin; memory that the device does not let go of must stay mapped."""
+        try:
+            for address, size_bytes in pieces:
+                self._device.unpin(address, size_bytes)
+        except BaseException:
+            self.abandon()
+            raise
 
     @staticmethod
     def _count(*, mapped: int = 0, pinned: int = 0, abandoned: int = 0) -> None:
@@ -186,7 +194,7 @@ def map_pools(pools: Sequence[PoolShape], device: Device) -> tuple[HostArena, ..
             arena = HostArena(pool.num_slots, pool.row_bytes, device=device, pin=pin_error is None)
             arenas.append(arena)
             pin_error = pin_error or arena.pin_error
-    except ConfigError:
+    except BaseException:
         for arena in arenas:
             arena.close()
         raise
@@ -196,6 +204,8 @@ def map_pools(pools: Sequence[PoolShape], device: Device) -> tuple[HostArena, ..
 
 
 def _map(size_bytes: int) -> int:
+    if size_bytes > sys.maxsize:  # the C call would take it modulo 2**64
+        raise ConfigError(f"cannot map {size_bytes} bytes of CPU memory: there are at most {sys.maxsize} addresses")
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     address = _libc.mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
     if address is None or address == _MAP_FAILED:

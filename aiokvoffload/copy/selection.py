@@ -61,7 +61,13 @@ class Selector:
         self._slot_marks = np.zeros(num_slots, dtype=np.int64)
 
     def fragments_per_chunk(self, group_idx: int) -> int:
-        """Blocks of a chunk times tensors of a block."""
+        """Blocks of a chunk times tensors of a block.
+
+        Raises:
+            ArgumentError: there is no such group.
+        """
+        if not 0 <= group_idx < len(self._routes):
+            raise ArgumentError(f"group_idx must be in [0, {len(self._routes)}), got {group_idx}")
         route = self._routes[group_idx]
         return route.blocks_per_chunk * len(route.layout.base_ptrs)
 
@@ -94,8 +100,11 @@ class Selector:
         """The blocks as positions in the table of physical blocks.
 
         Raises:
-            ArgumentError: an id is out of range or repeated, or there is another number of groups.
+            ArgumentError: an id is out of range or repeated, there is another number of groups, or it is something
+                else altogether.
         """
+        if not isinstance(blocks, GPULoadStoreSpec):
+            raise ArgumentError(f"{name} must be a GPULoadStoreSpec, got {blocks!r}")
         if len(blocks.group_sizes) != len(self._routes):
             raise ArgumentError(
                 f"{name}.group_sizes must give one size for each of {len(self._routes)} groups, "

@@ -7,8 +7,6 @@ business.
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from functools import partial
-from typing import cast
 
 from aiokvoffload.base import (
     CanonicalKVCaches,
@@ -28,10 +26,11 @@ from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
 from aiokvoffload.cpu.jobs import Job
 from aiokvoffload.cpu.ledger import JobLedger
 from aiokvoffload.cpu.machinery import EXPEDITED_LOADS, LOADS, PROTECTED_STORES, STORES, Machinery
+from aiokvoffload.cpu.submitter import Submitter
 from aiokvoffload.cpu.threads import Handover
 from aiokvoffload.cpu.worker_statistics import WorkerStatistics
-from aiokvoffload.device.base import Device, is_stream
-from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError, ModeError
+from aiokvoffload.device.base import Device
+from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ClosedError, ModeError
 from aiokvoffload.poller import Poller
 from aiokvoffload.transfer import JobTransfer
 
@@ -43,7 +42,7 @@ class CPUOffloadingWorker(OffloadingWorker):
     """Stores to and loads from slots in CPU memory.
 
     It may be made on any thread, and takes as long as the memory takes to pin. In awaited mode it belongs to the loop
-    on which it is first used, in stepped mode to one plain thread.
+    on which it is bound or first used, in stepped mode to one plain thread.
 
     Args:
         kv_caches: the engine's tensors, kept alive until the worker is closed.
@@ -95,6 +94,9 @@ class CPUOffloadingWorker(OffloadingWorker):
             on_ended=self._ledger.end,
             on_broken=self._ledger.break_down,
         )
+        self._submitter = Submitter(
+            device, self._machinery, ledger=self._ledger, handover=self._handover, poller=self._poller
+        )
 
     def submit_store(
         self,
@@ -111,12 +113,11 @@ class CPUOffloadingWorker(OffloadingWorker):
             ArgumentError, ClosedError, BrokenError: as the contract says.
             ModeError: the worker is awaited, and this is not the thread of its running loop.
         """
-        handler = PROTECTED_STORES if protect_source else STORES
-        job = self._accept(job_id, handler, src, dst, after)
+        job = self._accept(job_id, PROTECTED_STORES if protect_source else STORES, src, dst, after)
         if protect_source:
-            self._enqueue_here(job, after)
+            self._submitter.enqueue_here(job, after)
         else:
-            self._machinery.submission.put(partial(self._enqueue, job))
+            self._submitter.enqueue_there(job)
         return job.transfer
 
     def submit_load(
@@ -135,7 +136,7 @@ class CPUOffloadingWorker(OffloadingWorker):
             ModeError: the worker is awaited, and this is not the thread of its running loop.
         """
         job = self._accept(job_id, EXPEDITED_LOADS if expedited else LOADS, dst, src, after)
-        self._machinery.submission.put(partial(self._enqueue, job))
+        self._submitter.enqueue_there(job)
         return job.transfer
 
     def _accept(
@@ -152,18 +153,24 @@ class CPUOffloadingWorker(OffloadingWorker):
         slot_name = "dst" if direction is Direction.STORE else "src"
         if not isinstance(slots, CPULoadStoreSpec):
             raise ArgumentError(f"{slot_name} must be a CPULoadStoreSpec, got {slots!r}")
-        if self._ledger.jobs.has_id(job_id):
-            raise ArgumentError(f"job_id must not be in use, got {job_id}")
+        if not isinstance(job_id, int) or self._ledger.jobs.has_id(job_id):
+            raise ArgumentError(f"job_id must be an int that is not in use, got {job_id!r}")
         selection = self._machinery.selector.select(direction, blocks, slots.chunk_ids)
         event = self.record_event(after)
         self._submitted += 1
-        ended = [each.latest_ended for each in self._machinery.handlers]
-        waits_for = self._machinery.hazards.enter(self._submitted, handler, selection, ended)
         transfer = JobTransfer(job_id, mode=self._mode, wait=self._device.wait)
-        job = Job(self._submitted, handler, selection, event, self._ledger.jobs.with_numbers(waits_for), transfer)
-        self._ledger.jobs.add(job)
-        self._machinery.handlers[handler].begin()
+        job = Job(self._submitted, handler, selection, event, transfer)
+        self._ledger.begin(job)
+        try:
+            job.waits_for = self._predecessors(job)
+        except Exception as error:  # noqa: BLE001 - it may have left marks, so it takes its place as a failed job
+            job.fail(error)
         return job
+
+    def _predecessors(self, job: Job) -> tuple[Job, ...]:
+        ended = [each.latest_ended for each in self._machinery.handlers]
+        numbers = self._machinery.hazards.enter(job.number, job.handler, job.selection, ended)
+        return self._ledger.jobs.with_numbers(numbers)
 
     def _require_usable(self) -> None:
         if self._closed:
@@ -171,10 +178,17 @@ class CPUOffloadingWorker(OffloadingWorker):
         if self._ledger.broken is not None:
             raise BrokenError(f"the worker is broken: {self._ledger.broken}") from self._ledger.broken
         if self._mode is Mode.AWAITED:
-            self._bind()
+            self.bind()
 
-    def _bind(self) -> None:
-        """Belong to the running loop, from the first use on."""
+    def bind(self) -> None:
+        """Belong to the running loop from now on; see `OffloadingWorker.bind`.
+
+        Raises:
+            ModeError: no loop runs here, the worker belongs to another one, or it is stepped.
+            ClosedError: the worker was closed before it belonged to a loop.
+        """
+        if self._mode is Mode.STEPPED:
+            raise ModeError("a stepped worker belongs to no event loop")
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -182,44 +196,11 @@ class CPUOffloadingWorker(OffloadingWorker):
         if loop is None or self._loop not in (None, loop):
             raise ModeError("an awaited worker is used on the thread of its running event loop")
         if self._loop is None:
+            if self._closed:
+                raise ClosedError("the worker is closed")
             self._loop = loop
             self._handover.bind(loop)
             self._poller.start()
-
-    def _enqueue(self, job: Job) -> None:
-        """On the submission thread."""
-        if self._ledger.broken is not None:
-            return
-        self._machinery.handlers[job.handler].enqueue(job)
-        self._handover.post(partial(self._track, job))
-        self._device.synchronize_clock()
-
-    def _enqueue_here(self, job: Job, after: Stream | Event | None) -> None:
-        """Enqueue at once, and make the caller's stream wait: it may overwrite the blocks in what it runs next.
-
-        A stream can wait only for an end that has been recorded, so this cannot be left to another thread.
-        """
-        if not all(earlier.enqueued for earlier in job.waits_for):
-            self._machinery.submission.flush()
-        self._machinery.handlers[job.handler].enqueue(job)
-        self._track(job)
-        if job.end is None:
-            return
-        stream = cast("Stream", after) if is_stream(after) else self._device.current_stream()
-        try:
-            self._device.wait(stream, job.end)
-        except BrokenError as error:  # the job was accepted, so its transfer tells
-            self._ledger.break_down(error)
-
-    def _track(self, job: Job) -> None:
-        """On the owner's thread: the job is on the device, its end will come."""
-        if job not in self._ledger.jobs:
-            return
-        if job.end is None:
-            self._ledger.break_down(BrokenError(job.failure))
-            return
-        job.transfer.mark_enqueued(job.end, failure=job.failure)
-        self._poller.track(job.handler, job)
 
     def record_event(self, after: Stream | Event | None = None) -> Event:
         """What `after` means at this moment; see `OffloadingWorker.record_event`.
@@ -277,23 +258,43 @@ class CPUOffloadingWorker(OffloadingWorker):
         if self._mode is Mode.STEPPED:
             raise ModeError("a stepped worker is closed with close()")
         if self._close_task is None:
-            self._bind()
+            if self._closed:
+                return
+            self.bind()
             self._closed = True
             self._close_task = asyncio.get_running_loop().create_task(self._aclose(), name="aiokvoffload-close")
-        await asyncio.shield(self._close_task)
+        await asyncio.wait([self._close_task])
+        if self._close_task.cancelled():
+            raise AbandonedError("the close was cancelled from outside; the memory is freed when the copies have ended")
+        self._close_task.result()
 
     async def _aclose(self) -> None:
-        drained = asyncio.create_task(self._all_ended())
-        deadline = asyncio.create_task(self._clock.sleep_until(self._clock.now_s() + self._close_timeout_s))
-        await asyncio.wait((drained, deadline), return_when=asyncio.FIRST_COMPLETED)
-        in_time = drained.done()
-        for task in (drained, deadline):
-            task.cancel()
-        await asyncio.wait((drained, deadline))
-        await self._poller.stop()
+        try:
+            in_time = await self._drain()
+        except asyncio.CancelledError:
+            # Whoever ends a loop cancels all its tasks, and the copies go on all the same: a thread takes over.
+            self._poller.stop()
+            self._ledger.leave_to_thread(BrokenError("the close was cancelled"))
+            raise
+        self._poller.stop()
         if not in_time:
             raise self._ledger.abandon(self._close_timeout_s)
         await asyncio.to_thread(self._machinery.free)
+
+    async def _drain(self) -> bool:
+        """Wait until every job has ended, up to the time-out; returns whether they have."""
+        deadline_s = self._clock.now_s() + self._close_timeout_s
+        drained = asyncio.create_task(self._all_ended())
+        deadline = asyncio.create_task(self._clock.sleep_until(deadline_s))
+        try:
+            await asyncio.wait((drained, deadline), return_when=asyncio.FIRST_COMPLETED)
+            if drained.cancelled() or deadline.cancelled():
+                raise asyncio.CancelledError
+            return not self._ledger.unsettled
+        finally:
+            drained.cancel()
+            deadline.cancel()
+            await asyncio.wait((drained, deadline))
 
     async def _all_ended(self) -> None:
         while jobs := self._ledger.unsettled:
@@ -302,18 +303,19 @@ class CPUOffloadingWorker(OffloadingWorker):
                 await job.transfer.released
 
     def close(self) -> None:
-        """What `aclose` does, from a plain thread, for a stepped worker or one that was never used.
+        """What `aclose` does, from a plain thread, for a stepped worker or one without a living loop.
 
         Raises:
             AbandonedError: the time-out passed first.
             BrokenError: something could not be given back.
-            ModeError: the worker belongs to an event loop.
+            ModeError: the worker belongs to an event loop that is not closed.
         """
-        if self._loop is not None:
+        if self._loop is not None and not self._loop.is_closed():
             raise ModeError("an awaited worker is closed with aclose()")
         if self._closed:
             return
         self._closed = True
+        self._poller.stop()
         deadline_s = self._clock.now_s() + self._close_timeout_s
         while self._ledger.unsettled:
             if self._clock.now_s() >= deadline_s:

@@ -50,22 +50,29 @@ class SingleDirectionOffloadingHandler:
         self._begun += 1
 
     def enqueue(self, job: Job) -> None:
-        """Put `job` onto the stream and mark its end there, whatever happens.
+        """Put `job` onto the stream and mark its end there, whatever happens; of a job that has failed, only the end.
 
         A failure is noted in the job: it ends with the part that was enqueued, not before (I2). Without an end even
-        that cannot be known, and the device is broken.
+        that cannot be known, and the device is broken. An interrupt is noted too, and raised again.
         """
         try:
-            self._enqueue_copies(job)
+            if not job.failure:
+                self._enqueue_copies(job)
         except PartialCopyError as error:
             job.failure = str(error) or "the copy engine refused"
             job.whole_chunks = job.plan.whole_chunks_before(error.runs_enqueued) if job.plan else 0
-        except Exception as error:  # noqa: BLE001 - any failure fails this job, and must not end the submitting thread
-            job.failure = f"{type(error).__name__}: {error}"
+        except BaseException as error:
+            job.fail(error)  # any failure fails this job, and must not end the submitting thread
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._mark_end(job)
+
+    def _mark_end(self, job: Job) -> None:
         try:
             job.end = self._device.record(self._stream)
         except Exception as error:  # noqa: BLE001 - the owner finds no end and declares the device broken
-            job.failure = job.failure or f"{type(error).__name__}: {error}"
+            job.fail(error)
         job.waits_for = ()
         job.enqueued = True
 

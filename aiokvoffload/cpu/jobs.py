@@ -18,8 +18,8 @@ class Job:
         handler: index of the handler whose stream it runs on.
         selection: what it moves.
         after: what must end first.
-        waits_for: earlier jobs on other streams that share memory with it; dropped once it is enqueued.
         transfer: what the submitter holds.
+        waits_for: earlier jobs on other streams that share memory with it; dropped once it is enqueued.
         plan: its copies; kept until they have ended, since the device may still read the arrays (fault 5).
         start: event before its first copy.
         end: event after its last copy.
@@ -32,14 +32,18 @@ class Job:
     handler: int
     selection: Selection
     after: Event
-    waits_for: tuple["Job", ...]
     transfer: JobTransfer
+    waits_for: tuple["Job", ...] = ()
     plan: CopyPlan | None = None
     start: Event | None = None
     end: Event | None = None
     enqueued: bool = False
     failure: str = ""
     whole_chunks: int = 0
+
+    def fail(self, error: BaseException) -> None:
+        """Note why it has failed; the first reason stands."""
+        self.failure = self.failure or f"{type(error).__name__}: {error}"
 
     def result(self, *, transfer_time_s: float = 0.0, error: str = "") -> TransferResult:
         """How it ended; an `error` from outside leaves nothing certain."""

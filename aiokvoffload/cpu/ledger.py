@@ -4,6 +4,7 @@ Knows the jobs in flight and the three ways they end: by their event, with a dev
 All of it happens on the owner's thread. Decides nothing about copies.
 """
 
+import logging
 import threading
 from functools import partial
 
@@ -13,6 +14,8 @@ from aiokvoffload.cpu.jobs import Job, JobTable
 from aiokvoffload.cpu.machinery import Machinery
 from aiokvoffload.cpu.threads import Handover
 from aiokvoffload.errors import AbandonedError, BrokenError
+
+logger = logging.getLogger(__name__)
 
 
 class JobLedger:
@@ -34,11 +37,17 @@ class JobLedger:
         self._machinery, self._handover, self._mode = machinery, handover, mode
         self._unreleased: list[Job] = []
         self._finished: list[TransferResult] = []
+        self._confirming: threading.Thread | None = None
 
     @property
     def unsettled(self) -> list[Job]:
         """Jobs without a result, and those that may still touch their blocks."""
         return [*self.jobs, *self._unreleased]
+
+    def begin(self, job: Job) -> None:
+        """The job has been accepted."""
+        self.jobs.add(job)
+        self._machinery.handlers[job.handler].begin()
 
     def end(self, job: Job) -> None:
         """The event after the job's last copy has completed."""
@@ -63,11 +72,25 @@ class JobLedger:
         for job in jobs:
             self._fail(job, f"the worker is broken: {error}")
         confirm = partial(self._confirm_ended, jobs)
-        threading.Thread(target=confirm, name="aiokvoffload-confirm", daemon=True).start()
+        self._confirming = threading.Thread(target=confirm, name="aiokvoffload-confirm", daemon=True)
+        self._confirming.start()
 
     def _confirm_ended(self, jobs: list[Job]) -> None:
         self._machinery.synchronize()
         self._handover.post(partial(self._release, jobs))
+
+    def leave_to_thread(self, error: BrokenError) -> None:
+        """The loop is ending: all jobs have failed, and a thread frees the memory once nothing can run."""
+        self.break_down(error)
+        threading.Thread(target=self._free_when_ended, name="aiokvoffload-free", daemon=True).start()
+
+    def _free_when_ended(self) -> None:
+        if self._confirming is not None:
+            self._confirming.join()
+        try:
+            self._machinery.free()
+        except BrokenError:  # nobody waits for it any more
+            logger.exception("after a close that was cancelled")
 
     def _release(self, jobs: list[Job]) -> None:
         for job in jobs:

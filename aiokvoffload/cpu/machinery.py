@@ -1,7 +1,8 @@
 """What a worker has of the machine: memory, streams, an engine and a thread; got together, and given back together."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 
 from aiokvoffload.base import CanonicalKVCaches
 from aiokvoffload.copy.arena import keep_for_good, map_pools
@@ -15,7 +16,7 @@ from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.handler import SingleDirectionOffloadingHandler
 from aiokvoffload.cpu.threads import SubmissionThread
 from aiokvoffload.device.base import Device
-from aiokvoffload.errors import BrokenError, ConfigError
+from aiokvoffload.errors import BrokenError
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ class Machinery:
         submission: feeds all of them but the one of protected stores.
 
     Raises:
-        ConfigError: tensors and pools do not fit together, or the memory cannot be had; nothing is kept.
+        ConfigError: tensors and pools do not fit together, or the memory cannot be had. Whatever is raised, nothing is
+            kept.
     """
 
     def __init__(
@@ -63,30 +65,36 @@ class Machinery:
         engine: CopyEngine | None,
     ) -> None:
         self._device, self._owns_device = device, owns_device
-        try:
+        with ExitStack() as undo:
+            if owns_device:
+                undo.callback(device.close)
             layout = lay_out(kv_caches, device.torch_device)
             check_pools(layout, pools, blocks_per_chunk)
             self._arenas = map_pools(pools, device)
-        except ConfigError:
-            if owns_device:
-                device.close()
-            raise
-        num_slots = sum(pool.num_slots for pool in pools)
-        self._tensors = layout.tensors
-        self._engine = engine or choose_engine(device, layout, self._arenas)
-        routes = make_routes(layout, pools, self._arenas, blocks_per_chunk)
-        self.selector = Selector(routes, layout.num_physical_blocks, num_slots)
-        self.hazards = HazardTable(
-            [direction for _, direction, _ in _HANDLERS],
-            num_slots=num_slots,
-            num_physical_blocks=layout.num_physical_blocks,
-        )
-        self.handlers = tuple(
-            SingleDirectionOffloadingHandler(name, direction, device=device, engine=self._engine, priority=priority)
-            for name, direction, priority in _HANDLERS
-        )
-        self.submission = SubmissionThread()
+            for arena in self._arenas:
+                undo.callback(arena.close)
+            num_slots = sum(pool.num_slots for pool in pools)
+            self._tensors = layout.tensors
+            self._engine = engine or choose_engine(device, layout, self._arenas)
+            routes = make_routes(layout, pools, self._arenas, blocks_per_chunk)
+            self.selector = Selector(routes, layout.num_physical_blocks, num_slots)
+            self.hazards = HazardTable(
+                [direction for _, direction, _ in _HANDLERS],
+                num_slots=num_slots,
+                num_physical_blocks=layout.num_physical_blocks,
+            )
+            self.handlers = tuple(self._open_handlers(undo))
+            self.submission = SubmissionThread()
+            undo.pop_all()
         self.submission.put(device.synchronize_clock)
+
+    def _open_handlers(self, undo: ExitStack) -> Iterator[SingleDirectionOffloadingHandler]:
+        for name, direction, priority in _HANDLERS:
+            handler = SingleDirectionOffloadingHandler(
+                name, direction, device=self._device, engine=self._engine, priority=priority
+            )
+            undo.callback(handler.close)
+            yield handler
 
     @property
     def engine_name(self) -> str:
@@ -105,12 +113,11 @@ class Machinery:
 
     def synchronize(self) -> None:
         """Block until every stream has ended what it was given, or cannot any more because the device has failed."""
-        self.submission.flush()
-        for handler in self.handlers:
+        for wait in (self.submission.flush, *(handler.synchronize for handler in self.handlers)):
             try:
-                handler.synchronize()
-            except Exception as error:  # noqa: BLE001 - a failed device runs nothing, which is what is asked here
-                logger.debug("%r has no more to wait for: %s", handler, error)
+                wait()
+            except Exception as error:  # noqa: BLE001 - what has failed runs nothing, which is what is asked here
+                logger.debug("%r: nothing more to wait for: %s", wait, error)
 
     def free(self) -> None:
         """Give everything back; every copy must have ended. One failure does not skip the rest (fault 35).

@@ -8,6 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from aiokvoffload.errors import BrokenError
+
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 0.00005
@@ -15,6 +17,8 @@ PAUSE_S = 0.00005
 that wants it would be blocked for so long (I10)."""
 JOIN_S = 5.0
 """How long a stop waits for the thread; it is a daemon, so a stuck one cannot keep the process."""
+LIVENESS_S = 0.5
+"""How often a flush makes sure that there is a thread left to wait for."""
 
 
 class SubmissionThread:
@@ -26,14 +30,28 @@ class SubmissionThread:
         self._thread.start()
 
     def put(self, work: Callable[[], None]) -> None:
-        """Run `work` after everything put before."""
+        """Run `work` after everything put before.
+
+        Raises:
+            BrokenError: the thread has ended.
+        """
+        self._require_alive()
         self._work.put(work)
 
     def flush(self) -> None:
-        """Block until everything put so far has run."""
+        """Block until everything put so far has run.
+
+        Raises:
+            BrokenError: the thread has ended.
+        """
         done = threading.Event()
-        self._work.put(done.set)
-        done.wait()
+        self.put(done.set)
+        while not done.wait(LIVENESS_S):
+            self._require_alive()
+
+    def _require_alive(self) -> None:
+        if not self._thread.is_alive():
+            raise BrokenError("the submission thread has ended")
 
     def stop(self, *, join: bool = True) -> None:
         """End after what has been put; without `join` do not wait for that."""
@@ -45,11 +63,14 @@ class SubmissionThread:
         while (work := self._work.get()) is not None:
             try:
                 work()
-            except Exception:  # whoever waits for later work would hang (fault 27)
+            except BaseException:  # SystemExit too: whoever waits for later work would hang (fault 27)
                 logger.exception("work on the submission thread failed")
             work = None  # an idle thread must not keep the last job alive
             if not self._work.empty():
                 time.sleep(PAUSE_S)
+
+    def __repr__(self) -> str:
+        return f"SubmissionThread({'alive' if self._thread.is_alive() else 'ended'}, {self._work.qsize()} waiting)"
 
 
 class Handover:
@@ -83,4 +104,8 @@ class Handover:
         # Before looking: what is posted from here on either is seen below or schedules a hop of its own.
         self._hop_pending = False
         while self._calls:
-            self._calls.popleft()()
+            call = self._calls.popleft()
+            try:
+                call()
+            except Exception:  # one call's trouble must not keep back the others (fault 27)
+                logger.exception("a call handed over to the owner's thread failed")

@@ -78,6 +78,8 @@ class Device(ABC):
             BrokenError: the device has failed.
         """
         if after is None or is_stream(after):
+            if after is not None and not hasattr(after, "wait_event"):
+                raise ArgumentError(f"after must be a stream that can wait for events, got {after!r}")
             with device_errors("record"):
                 event = self._record(self.current_stream() if after is None else cast("Stream", after))
             if not hasattr(event, "query"):  # torch's stand-in streams of the CPU record nothing

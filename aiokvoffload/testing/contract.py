@@ -16,7 +16,7 @@ import torch
 
 from aiokvoffload.base import GPULoadStoreSpec, LoadStoreSpec, OffloadingWorker, Stream
 from aiokvoffload.device.base import Device
-from aiokvoffload.errors import ArgumentError, ClosedError
+from aiokvoffload.errors import ArgumentError, ClosedError, ModeError
 
 STALL_CYCLES = 100_000_000
 """GPU clock cycles for which a stalled CUDA stream sleeps: some fifty milliseconds."""
@@ -267,6 +267,11 @@ class OffloadingWorkerContract:
                 rig.worker.submit_load(1, rig.slots(slots), GPULoadStoreSpec(block_ids))
         with pytest.raises(ArgumentError):
             rig.worker.validate_blocks(GPULoadStoreSpec([rig.num_blocks]))
+        with pytest.raises(ArgumentError, match="src"):
+            rig.worker.submit_store(1, None, rig.slots([]))  # type: ignore[arg-type] # as an untyped caller may
+        for group_idx in (-1, 1):
+            with pytest.raises(ArgumentError, match="group_idx"):
+                rig.worker.fragments_per_chunk(group_idx)
         if rig.blocks_per_chunk > 1:
             with pytest.raises(ArgumentError, match="whole chunks"):
                 rig.worker.submit_store(1, GPULoadStoreSpec(one[:-1]), rig.slots([0]))
@@ -297,6 +302,21 @@ class OffloadingWorkerContract:
         go_on()
         assert await stayer
         assert (told, load.result is not None) == ([True], True)
+
+    async def test_a_bound_worker_belongs_to_its_loop(self, rig: WorkerRig) -> None:
+        async def use_elsewhere() -> None:
+            for use in (rig.worker.bind, lambda: rig.worker.submit_store(1, GPULoadStoreSpec([]), rig.slots([]))):
+                with pytest.raises(ModeError):
+                    use()
+
+        rig.worker.bind()
+        rig.worker.bind()
+        await asyncio.to_thread(asyncio.run, use_elsewhere())
+        with pytest.raises(ModeError):
+            await asyncio.to_thread(rig.worker.bind)
+        with pytest.raises(ModeError):
+            rig.worker.close()
+        assert (await rig.worker.submit_store(1, GPULoadStoreSpec([]), rig.slots([]))).success
 
     async def test_a_close_waits_for_the_copies_and_refuses_new_jobs(self, rig: WorkerRig) -> None:
         """I1, I2."""

@@ -1,5 +1,6 @@
 """A worker without bytes: it accepts what a real one accepts, and its transfers end when the test says so."""
 
+import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,6 +58,20 @@ class MockOffloadingWorker(OffloadingWorker):
         self._finished: list[TransferResult] = []
         self._failed = 0
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def bind(self) -> None:
+        if self._mode is Mode.STEPPED:
+            raise ModeError("a stepped worker belongs to no event loop")
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is None or self._loop not in (None, loop):
+            raise ModeError("an awaited worker is used on the thread of its running event loop")
+        if self._loop is None and self._closed:
+            raise ClosedError("the worker is closed")
+        self._loop = loop
 
     def submit_store(
         self,

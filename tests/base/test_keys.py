@@ -1,5 +1,8 @@
 """Offload keys: bytes in, bytes out."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +24,13 @@ def test_a_key_gives_back_what_it_was_made_of(block_hash: bytes, group_idx: int)
 def test_what_cannot_be_a_key_is_refused(block_hash: bytes, group_idx: int) -> None:
     with pytest.raises(ArgumentError):
         make_offload_key(block_hash, group_idx)
+
+
+@pytest.mark.parametrize("group_idx", [1.0, "1", None])
+def test_a_group_is_a_whole_number(group_idx: Any) -> None:
+    with pytest.raises(ArgumentError, match="whole number"):
+        make_offload_key(b"hash", group_idx)
+    assert make_offload_key(b"hash", np.int64(1)) == make_offload_key(b"hash", 1)  # type: ignore[arg-type]
 
 
 def test_bytes_too_short_for_a_group_are_no_key() -> None:

@@ -27,6 +27,12 @@ def test_a_later_change_of_the_callers_array_changes_nothing() -> None:
     assert spec.block_ids.tolist() == [1, 2, 3]
 
 
+def test_numbers_of_numpy_are_whole_numbers_too() -> None:
+    spec = GPULoadStoreSpec([1, 2], [np.int64(2)], (np.int32(4),))  # type: ignore[list-item, arg-type]
+    assert (spec.group_sizes, spec.block_indices) == ((2,), (4,))
+    assert [type(size) for size in (*spec.group_sizes, *spec.block_indices)] == [int, int]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -38,6 +44,13 @@ def test_a_later_change_of_the_callers_array_changes_nothing() -> None:
         (([1.0],), "whole numbers"),
         (([True],), "whole numbers"),
         ((3,), "one-dimensional"),
+        (([1, [2]],), "block_ids must make an array"),
+        ((range(10**13),), "block_ids must make an array"),
+        (([2**63],), f"block_ids must be at most {2**63 - 1}, got {2**63} at index 0"),
+        (([2**70],), "whole numbers"),
+        (([1, 2], [2.0]), "group_sizes must be whole numbers"),
+        (([1, 2], 2), "group_sizes must be whole numbers"),
+        (([1, 2], [2], [1.5]), "block_indices must be whole numbers"),
     ],
 )
 def test_wrong_blocks_are_named(arguments: tuple[Any, ...], message: str) -> None:

@@ -100,3 +100,44 @@ def test_abandoned_memory_stays_readable_and_is_counted_apart() -> None:
     assert (after.mapped_bytes, after.pinned_bytes) == (before.mapped_bytes, before.pinned_bytes)
     assert after.abandoned_bytes - before.abandoned_bytes == ROW_BYTES
     device.close()
+
+
+def test_more_memory_than_there_are_addresses_is_refused_by_name() -> None:
+    """The C call would take the size modulo 2**64, and map one row."""
+    before, device = memory_use(), HostDevice()
+    with pytest.raises(ConfigError, match=f"cannot map {(1 << 64) + ROW_BYTES} bytes"):
+        HostArena((1 << 52) + 1, ROW_BYTES, device=device)
+    assert memory_use() == before
+    device.close()
+
+
+class FailingDevice(StubbornDevice):
+    """Fails to pin in a way that is no refusal."""
+
+    def pin(self, address: int, size_bytes: int) -> None:
+        if len(self.pinned) >= self.limit:
+            raise RuntimeError("can't start new thread")
+        super().pin(address, size_bytes)
+
+
+def test_whatever_is_raised_while_pinning_nothing_stays_mapped_or_pinned() -> None:
+    before, device = memory_use(), FailingDevice(limit=3)
+    with pytest.raises(RuntimeError, match="thread"):
+        map_pools([PoolShape((group,), ROW_BYTES, 2) for group in range(5)], device)
+    assert (memory_use(), device.pinned) == (before, [])
+    device.close()
+
+
+def test_memory_that_the_device_keeps_after_a_refusal_stays_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I2."""
+    before, device = memory_use(), StubbornDevice(limit=1)
+
+    def refuse(address: int, size_bytes: int) -> None:
+        raise OSError("busy")
+
+    monkeypatch.setattr(device, "unpin", refuse)
+    with pytest.raises(OSError, match="busy"):
+        HostArena(2, ROW_BYTES, device=device, piece_limit_bytes=ROW_BYTES)
+    after = memory_use()
+    assert (after.mapped_bytes, after.abandoned_bytes - before.abandoned_bytes) == (before.mapped_bytes, 2 * ROW_BYTES)
+    device.close()

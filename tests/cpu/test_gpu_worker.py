@@ -252,26 +252,6 @@ async def test_a_device_that_breaks_between_submission_and_enqueueing_fails_the_
     await stage.worker.aclose()
 
 
-async def test_the_death_of_the_poller_fails_what_is_in_flight() -> None:
-    """Fault 27: nobody waits for an announcement that cannot come, and blocks stay busy until the copies end (I2)."""
-    stage = Stage()
-    load = stage.load(1, 0, 32)
-    await stage.enqueued(load)
-    poller = next(task for task in asyncio.all_tasks() if task.get_name() == "aiokvoffload-poller")
-    poller.cancel()
-    assert "poller" in (await load).error
-    freed: list[bool] = []
-    load.on_released(lambda: freed.append(True))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert not freed
-    stage.device.release()
-    await load.released
-    with pytest.raises(BrokenError):
-        stage.load(2, 0, 32)
-    await stage.worker.aclose()
-
-
 async def test_a_callback_that_raises_loses_no_result(caplog: pytest.LogCaptureFixture) -> None:
     """Fault 23."""
     stage = Stage()

@@ -1,7 +1,10 @@
 """How the CPU worker ends: drained, abandoned, interrupted, or with parts that will not go."""
 
 import asyncio
+import gc
 import logging
+import threading
+import weakref
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,7 +15,6 @@ from aiokvoffload.config import Mode
 from aiokvoffload.copy.arena import memory_use
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
-from aiokvoffload.cpu.machinery import Machinery
 from aiokvoffload.device.host import HostDevice
 from aiokvoffload.errors import AbandonedError, BrokenError, ClosedError, ConfigError
 from aiokvoffload.testing import ManualClock, ManualDevice
@@ -29,6 +31,7 @@ class Stage:
     clock: ManualClock = field(default_factory=ManualClock)
     rig: WorkerRig = field(init=False)
     load: Transfer = field(init=False)
+    outlasting: asyncio.Future[None] = field(init=False)
 
     def begin(self) -> None:
         self.rig = make_worker_rig(self.device, mode=self.mode, clock=self.clock)
@@ -162,16 +165,106 @@ async def test_a_worker_that_was_never_used_closes() -> None:
     device.close()
 
 
-def test_a_loop_that_ends_without_a_close_hangs_nobody(stage: Stage) -> None:
-    """Fault 34: what was submitted goes on; its results have nobody left to go to."""
+def test_a_worker_whose_loop_has_ended_is_closed_from_a_plain_thread(stage: Stage) -> None:
+    """I1, fault 34: what was submitted goes on, and a close gives its result."""
 
     async def leave() -> None:
         stage.begin()
 
     asyncio.run(leave())
     stage.device.release()
+    stage.rig.worker.close()
     assert stage.load.result is not None
-    assert not stage.load.result.success
-    machinery: Machinery = stage.rig.worker._machinery  # type: ignore[attr-defined] # a CPUOffloadingWorker
-    machinery.synchronize()
-    machinery.free()
+    assert stage.load.result.success
+
+
+def test_all_tasks_of_a_loop_cancelled_at_its_end_cost_no_result(stage: Stage) -> None:
+    """I1, I2, fault 32: the copies go on, so does the polling; the last waiter ends with the last copy."""
+    results: list[bool] = []
+
+    async def outlast() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stage.device.release()
+            results.append((await stage.load).success)
+
+    async def leave() -> None:
+        stage.begin()
+        stage.outlasting = asyncio.ensure_future(outlast())
+        await asyncio.sleep(0)
+
+    asyncio.run(leave())
+    assert results == [True]
+    stage.rig.worker.close()
+
+
+def test_a_close_cancelled_with_its_loop_frees_the_memory_when_the_copies_have_ended(stage: Stage) -> None:
+    """I2, fault 35: as `asyncio.run` does when a second interrupt has detached whoever waited for the close."""
+    before = memory_use()
+
+    async def leave() -> None:
+        stage.begin()
+        await stage.load.fence(stage.device.create_stream())
+        closing = asyncio.ensure_future(stage.rig.worker.aclose())
+        await stage.clock.wait_for_sleeper()
+        closing.cancel()
+        await asyncio.wait([closing])
+
+    asyncio.run(leave())
+    assert stage.load.result is not None
+    assert "the close was cancelled" in stage.load.result.error
+    tensors = [weakref.ref(tensor) for tensor in stage.rig.tensors]
+    stage.rig.tensors = ()
+    gc.collect()
+    assert all(tensor() is not None for tensor in tensors), "a copy may still write there"
+    assert memory_use().mapped_bytes > before.mapped_bytes
+    stage.device.release()
+    for thread in threading.enumerate():
+        if thread.name == "aiokvoffload-free":
+            thread.join()
+    gc.collect()
+    assert all(tensor() is None for tensor in tensors)
+    assert memory_use() == before
+
+
+async def test_a_close_whose_task_was_cancelled_says_so_to_the_next_one(stage: Stage) -> None:
+    stage.begin()
+    closing = asyncio.ensure_future(stage.rig.worker.aclose())
+    await stage.clock.wait_for_sleeper()
+    next(task for task in asyncio.all_tasks() if task.get_name() == "aiokvoffload-close").cancel()
+    stage.device.release()
+    for awaitable in (closing, stage.rig.worker.aclose()):
+        with pytest.raises(AbandonedError, match="cancelled"):
+            await awaitable
+    assert stage.load.result is not None
+
+
+async def test_a_cancelled_inner_task_of_a_close_frees_nothing_under_a_copy(stage: Stage) -> None:
+    """I2."""
+    stage.begin()
+    others = asyncio.all_tasks()
+    closing = asyncio.ensure_future(stage.rig.worker.aclose())
+    await stage.clock.wait_for_sleeper()
+    mapped = memory_use().mapped_bytes
+    for task in asyncio.all_tasks() - others - {closing}:
+        if task.get_name() != "aiokvoffload-close":
+            task.cancel()
+    with pytest.raises(AbandonedError, match="cancelled"):
+        await closing
+    assert memory_use().mapped_bytes == mapped
+    stage.device.release()
+
+
+def test_a_worker_that_was_closed_is_bound_no_more() -> None:
+    device = HostDevice()
+    rig = make_worker_rig(device)
+    rig.worker.close()
+
+    async def bind() -> None:
+        with pytest.raises(ClosedError):
+            rig.worker.bind()
+        await rig.worker.aclose()
+
+    asyncio.run(bind())
+    device.close()

@@ -1,0 +1,94 @@
+"""How an accepted job gets onto the device: from the submission thread, or at once from the owner's.
+
+Knows which failures are the job's and which the device's. Whatever happens in here, the job ends once (I1).
+"""
+
+from functools import partial
+from typing import cast
+
+from aiokvoffload.base import Event, Stream
+from aiokvoffload.cpu.jobs import Job
+from aiokvoffload.cpu.ledger import JobLedger
+from aiokvoffload.cpu.machinery import Machinery
+from aiokvoffload.cpu.threads import Handover
+from aiokvoffload.device.base import Device, is_stream
+from aiokvoffload.errors import BrokenError
+from aiokvoffload.poller import Poller
+
+
+class Submitter:
+    """Enqueues jobs and has their ends watched.
+
+    Args:
+        device: where to.
+        machinery: whose handlers and thread do it.
+        ledger: told of a device that broke.
+        handover: back to the owner's thread.
+        poller: watches what has been enqueued.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        machinery: Machinery,
+        *,
+        ledger: JobLedger,
+        handover: Handover,
+        poller: Poller[Job],
+    ) -> None:
+        self._device, self._machinery = device, machinery
+        self._ledger, self._handover, self._poller = ledger, handover, poller
+
+    def enqueue_there(self, job: Job) -> None:
+        """Leave it to the submission thread, whose driver calls may be slow."""
+        try:
+            self._machinery.submission.put(partial(self._enqueue, job))
+        except Exception as error:  # noqa: BLE001 - the job was accepted, so its transfer tells (I1)
+            job.fail(error)
+            self._track(job)
+
+    def _enqueue(self, job: Job) -> None:
+        """On the submission thread."""
+        if self._ledger.broken is not None:
+            return
+        try:
+            self._machinery.handlers[job.handler].enqueue(job)
+        finally:
+            self._handover.post(partial(self._track, job))
+        self._device.synchronize_clock()
+
+    def enqueue_here(self, job: Job, after: Stream | Event | None) -> None:
+        """Enqueue at once, and make the caller's stream wait: it may overwrite the blocks in what it runs next.
+
+        A stream can wait only for an end that has been recorded, so this cannot be left to another thread. A stream
+        that cannot be made to wait may overwrite what is being read, so the job has failed.
+        """
+        try:
+            if not all(earlier.enqueued for earlier in job.waits_for):
+                self._machinery.submission.flush()
+            self._machinery.handlers[job.handler].enqueue(job)
+            if job.end is not None:
+                stream = cast("Stream", after) if is_stream(after) else self._device.current_stream()
+                self._device.wait(stream, job.end)
+        except BrokenError as error:  # the job was accepted, so its transfer tells (I1)
+            self._ledger.break_down(error)
+        except BaseException as error:
+            job.fail(error)
+            job.whole_chunks = 0
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._track(job)
+
+    def _track(self, job: Job) -> None:
+        """On the owner's thread: the job is on the device, its end will come."""
+        if job not in self._ledger.jobs:
+            return
+        if job.end is None:
+            self._ledger.break_down(BrokenError(job.failure))
+            return
+        job.transfer.mark_enqueued(job.end, failure=job.failure)
+        self._poller.track(job.handler, job)
+
+    def __repr__(self) -> str:
+        return f"Submitter({self._machinery.submission!r})"

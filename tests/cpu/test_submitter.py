@@ -1,0 +1,177 @@
+"""Whatever goes wrong after a job was accepted, it ends once, and not before its copies (I1, I2)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aiokvoffload.base import Event, GPULoadStoreSpec, Stream, Transfer
+from aiokvoffload.copy.engines import CopyEngine
+from aiokvoffload.copy.plan import CopyPlan
+from aiokvoffload.cpu import handler
+from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
+from aiokvoffload.errors import ArgumentError, BrokenError, TransferError
+from aiokvoffload.testing import ManualDevice
+from aiokvoffload.testing.memory import make_worker_rig
+
+
+def fail_with(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+class InterruptedEngine(CopyEngine):
+    """Its calls are interrupted as by Ctrl-C."""
+
+    name = "interrupted"
+
+    def copy(self, plan: CopyPlan, stream: Stream, *, ordered: bool) -> None:
+        raise KeyboardInterrupt
+
+
+class Stage:
+    """A worker on a device in the test's hand."""
+
+    def __init__(self, engine: CopyEngine | None = None) -> None:
+        self.device = ManualDevice()
+        self.rig = make_worker_rig(self.device, engine=engine)
+        worker = self.rig.worker
+        assert isinstance(worker, CPUOffloadingWorker)
+        self.worker = worker
+
+    def store(self, job_id: int, block: int, slot: int, *, after: Any = None, protect_source: bool = True) -> Transfer:
+        blocks, slots = GPULoadStoreSpec(self.rig.blocks(block, 1)), self.rig.slots([slot])
+        return self.worker.submit_store(job_id, blocks, slots, after=after, protect_source=protect_source)
+
+    def load(self, job_id: int, slot: int, block: int) -> Transfer:
+        return self.worker.submit_load(job_id, self.rig.slots([slot]), GPULoadStoreSpec(self.rig.blocks(block, 1)))
+
+    async def close(self) -> None:
+        self.device.release()
+        await self.worker.aclose()
+        assert self.worker.statistics().jobs_in_flight == 0
+
+
+@pytest.mark.parametrize("protect_source", [False, True])
+async def test_memory_that_runs_out_while_planning_fails_the_job(
+    protect_source: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage()
+    with monkeypatch.context() as patch:
+        patch.setattr(handler, "plan_copies", fail_with(MemoryError("plan")))
+        result = await stage.store(1, 0, 0, protect_source=protect_source)
+    assert (result.success, result.error) == (False, "MemoryError: plan")
+    again = stage.store(1, 0, 0, protect_source=protect_source)
+    stage.device.release()
+    assert (await again).success
+    await stage.close()
+
+
+@pytest.mark.parametrize("protect_source", [False, True])
+async def test_memory_that_runs_out_while_noting_hazards_loses_no_order(
+    protect_source: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I8: the failed job has overwritten the marks of the one before it, which a load must still wait for."""
+    stage = Stage()
+    hazards = stage.worker._machinery.hazards
+    enter = hazards.enter
+
+    def enter_and_fail(*arguments: Any) -> list[int]:
+        enter(*arguments)
+        raise MemoryError("marks")
+
+    first = stage.store(1, 0, 0, protect_source=protect_source)
+    with monkeypatch.context() as patch:
+        patch.setattr(hazards, "enter", enter_and_fail)
+        failed = stage.store(2, 8, 0, protect_source=protect_source)
+    load = stage.load(3, 0, 32)
+    for transfer in (first, load):
+        await transfer.fence(stage.device.create_stream())
+    stage.device.step()
+    assert (await first).success
+    assert (await failed).error == "MemoryError: marks"
+    assert load.result is None
+    assert stage.device.pending_work == 1
+    stage.device.step()
+    assert (await load).success
+    await stage.close()
+
+
+@pytest.mark.parametrize("error", [TypeError("no event of mine"), BrokenError("gone")])
+async def test_a_caller_whose_stream_cannot_be_made_to_wait_gets_a_failed_transfer(error: Exception) -> None:
+    """Fault 2: the caller may overwrite what is being read, so what arrives counts for nothing."""
+    stage, wait, waits = Stage(), ManualDevice.wait, list[Stream]()
+    caller = stage.device.create_stream()
+
+    def wait_or_fail(stream: Stream, event: Event) -> None:
+        if stream is caller:
+            waits.append(stream)
+            raise error
+        wait(stage.device, stream, event)
+
+    stage.device.wait = wait_or_fail  # type: ignore[method-assign]
+    store = stage.store(1, 0, 0, after=caller)
+    freed: list[int] = []
+    store.on_released(lambda: freed.append(stage.device.pending_work))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (len(waits), freed) == (1, [])
+    stage.device.release()
+    result = await store
+    await store.released
+    assert (result.success, result.failed_indices, freed) == (False, (0,), [0])
+    assert str(error) in result.error
+    await stage.close()
+
+
+class HalfStream:
+    """Like a stream, but for waiting."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def record_event(self) -> Event:
+        return self._stream.record_event()
+
+
+async def test_what_is_only_half_a_stream_is_refused_before_anything_is_accepted() -> None:
+    stage = Stage()
+    with pytest.raises(ArgumentError, match="after must be a stream"):
+        stage.store(1, 0, 0, after=HalfStream(stage.device.create_stream()))
+    unusable: list[Any] = ["1", None, []]
+    for job_id in unusable:
+        with pytest.raises(ArgumentError, match="job_id"):
+            stage.store(job_id, 0, 0)
+    assert stage.worker.statistics().jobs_in_flight == 0
+    await stage.close()
+
+
+async def test_an_interrupted_driver_call_is_raised_here_and_fails_its_job_there() -> None:
+    stage = Stage(engine=InterruptedEngine())
+    with pytest.raises(KeyboardInterrupt):
+        stage.store(1, 0, 0)
+    assert not any(result.success for result in await stage.worker.wait([1]))
+    load = stage.load(2, 1, 32)
+    assert (await load).error.startswith("KeyboardInterrupt")
+    with pytest.raises(TransferError):
+        await load.fence(stage.device.create_stream())
+    await stage.close()
+
+
+async def test_a_submission_thread_that_has_ended_breaks_the_worker_and_hangs_nobody() -> None:
+    """I1, fault 27."""
+    stage = Stage()
+    first = stage.load(1, 0, 32)
+    await first.fence(stage.device.create_stream())
+    await asyncio.to_thread(stage.worker._machinery.submission.stop)
+    load = stage.load(2, 1, 40)
+    stage.device.release()
+    for transfer in (first, load):
+        assert "submission thread" in (await transfer).error
+        await transfer.released
+    with pytest.raises(BrokenError):
+        stage.store(3, 8, 2)
+    await stage.close()
