@@ -22,6 +22,7 @@ from aiokvoffload import registry
 from aiokvoffload.cli.bench import copy_benchmark, copy_table
 from aiokvoffload.cli.interrupt import INTERRUPTED_LINE, INTERRUPTED_STATUS, leave_at_once, take_over
 from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
+from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, manager_table
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.sizes import parse_size
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
@@ -254,3 +255,24 @@ def bench_loop_command(
         check_writable(json_file)
         result = run(loop_benchmark(requests=requests, keys_per_request=keys, cpu_chunks=cpu_chunks, device=device))
         show(loop_table(result), result.to_json(), json_file)
+
+
+@bench.command(name="manager")
+def bench_manager_command(
+    trace: Annotated[Path, typer.Argument(help="Mooncake-format trace (JSON lines).", show_default="a sample")] = (
+        SAMPLE_TRACE
+    ),
+    *,
+    policy: Annotated[list[str] | None, typer.Option(help="Cache policy; may be repeated.", show_default="lru")] = None,
+    cpu_chunks: Annotated[
+        list[int] | None, typer.Option(min=1, help="Chunks to keep; may be repeated.", show_default="5000")
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Say what the manager alone costs a block, and what its policy keeps."""
+    with clear_errors():
+        check_writable(json_file)
+        requests = read_trace(trace)
+        runs = [(name, chunks) for name in policy or ["lru"] for chunks in cpu_chunks or [5_000]]
+        figures = [manager_benchmark(requests, policy=name, cpu_chunks=chunks) for name, chunks in runs]
+        show(manager_table(figures), manager_json(figures), json_file)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from aiokvoffload.cache.pool import PoolStatistics
 from aiokvoffload.cli.blocks import BlockAllocator, as_kv_caches, make_pool
 from aiokvoffload.cli.clocked import ManagerClock
+from aiokvoffload.cli.manager_bench import manager_benchmark
 from aiokvoffload.cli.pattern import Pattern
 from aiokvoffload.cli.probe import LoopProbe, Percentiles
 from aiokvoffload.cli.report import ReplayReport
@@ -158,6 +159,7 @@ async def _report(
     await asyncio.to_thread(engine.device.record(engine.compute).synchronize)
     mismatches = await asyncio.to_thread(engine.pattern.mismatches)
     blocks = count_blocks(requests)
+    alone = await asyncio.to_thread(manager_benchmark, requests, policy=options.policy, cpu_chunks=options.cpu_chunks)
     return ReplayReport(
         trace=options.trace_name,
         device=engine.device.name,
@@ -178,6 +180,7 @@ async def _report(
         load_busy_s=sum(stream.busy_s for stream in streams(run.statistics, Direction.LOAD)),
         leaks=count_leaks(engine.allocator, run.statistics),
         manager_us_per_block=run.manager_ns / 1e3 / max(1, blocks),
+        manager_alone_us_per_block=alone.us_per_block,
         lag_us=wake_up_lag(run.statistics),
         loop_blocked_us=run.probe.blocked_us.percentiles(),
         **asdict(run.server.tally),

@@ -42,7 +42,8 @@ class ReplayReport:
         loaded_bytes: bytes copied from CPU memory to GPU blocks.
         store_busy_s: seconds the device spent on the stores.
         load_busy_s: seconds the device spent on the loads.
-        manager_us_per_block: microseconds inside the manager, per block of the trace.
+        manager_us_per_block: microseconds inside the manager, per block of the trace, as this replay called it.
+        manager_alone_us_per_block: the same for the trace's requests one after the other, with nothing else running.
         lag_us: microseconds from the end of a copy to the event loop knowing of it.
         loop_blocked_us: microseconds that a callback, posted from a thread, waited for the event loop.
     """
@@ -72,6 +73,7 @@ class ReplayReport:
     store_busy_s: float = 0.0
     load_busy_s: float = 0.0
     manager_us_per_block: float = 0.0
+    manager_alone_us_per_block: float = 0.0
     lag_us: Percentiles = field(default_factory=Percentiles)
     loop_blocked_us: Percentiles = field(default_factory=Percentiles)
 
@@ -133,7 +135,10 @@ class ReplayReport:
             ("leaks", _fault(self.leaks)),
             ("wake-up lag, µs (p50, p99, max)", _spread(self.lag_us)),
             ("loop blocked, µs (p50, p99, max)", _spread(self.loop_blocked_us)),
-            ("manager, µs per block", f"{self.manager_us_per_block:.2f}"),
+            (
+                "manager, µs per block",
+                f"{self.manager_us_per_block:.2f} (alone: {self.manager_alone_us_per_block:.2f})",
+            ),
         ]
 
     def _verdict(self) -> str:

@@ -171,6 +171,8 @@ class OffloadingService:
         if self.closed:
             await asyncio.to_thread(parts.close)
             raise ClosedError("the service was closed while it was being opened")
+        for worker in parts.workers:
+            worker.bind()
         self._parts = parts
         self._backend = Backend(
             manager=parts.manager,

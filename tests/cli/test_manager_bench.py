@@ -1,0 +1,25 @@
+"""The manager alone, on a small trace."""
+
+import json
+
+import pytest
+
+from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, manager_table
+from aiokvoffload.cli.trace import TraceRequest
+from aiokvoffload.errors import ConfigError
+
+TRACE = [TraceRequest(1, (1, 2, 3)), TraceRequest(2, (1, 2, 4)), TraceRequest(3, ())]
+
+
+@pytest.mark.parametrize("policy", ["lru", "arc"])
+def test_the_hit_ratio_is_that_of_the_leading_blocks(policy: str) -> None:
+    figures = manager_benchmark(TRACE, policy=policy, cpu_chunks=8)
+    assert (figures.requests, figures.blocks, figures.hit_ratio) == (3, 6, 2 / 6)
+    assert figures.us_per_block > 0
+    assert json.loads(manager_json([figures]))[0]["policy"] == policy
+    assert manager_table([figures, figures]).row_count == 2
+
+
+def test_an_unknown_policy_is_named() -> None:
+    with pytest.raises(ConfigError, match="unknown name 'belady'"):
+        manager_benchmark(TRACE, policy="belady", cpu_chunks=8)
