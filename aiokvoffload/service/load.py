@@ -77,7 +77,8 @@ class LoadFlow(TransferFlow[LoadResult]):
         unreadable = () if outcome.refused else sorted(outcome.failed_indices)
         failed_keys = [prepared.keys[index] for index in unreadable]
         is_current = self._backend.manager.complete_load(prepared.token, failed_keys)
-        self._backend.publish()
+        if failed_keys:
+            self._backend.publish()
         if not is_current:
             # The bytes are of the old epoch, and nobody may use them.
             self._error = self._error or RESET_MEANWHILE

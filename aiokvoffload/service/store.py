@@ -46,7 +46,8 @@ class StoreFlow(TransferFlow[StoreResult]):
 
     def _step_run(self, segment: Segment, run: Sequence[OffloadKey]) -> Progress:
         prepared = self._backend.manager.prepare_store(run, self._ctx)
-        self._backend.publish()
+        if prepared is not None and prepared.evicted_keys:
+            self._backend.publish()
         to_store = prepared.keys_to_store if prepared is not None else ()
         chunks = _positions(to_store, run)
         if prepared is not None:
