@@ -4,7 +4,7 @@ from typing import Any
 
 
 class DiscardPile:
-    """Containers that nobody reads any more, emptied little by little.
+    """Containers that nobody reads any more, emptied little by little, and so are dictionaries among their values.
 
     Python frees a dictionary of a million keys in one go, which takes some 50 ms; a reset would stop the loop that
     long (I10).
@@ -26,14 +26,18 @@ class DiscardPile:
         """Free up to `count` entries."""
         while self.containers and count > 0:
             container = self.containers[-1]
-            for _ in range(min(count, len(container))):
-                container.popitem()
-                count -= 1
             if not container:
                 self.containers.pop()
+            while container and count > 0:
+                _, value = container.popitem()
+                count -= 1
+                if isinstance(value, dict):
+                    self.containers.append(value)
+                    break
 
     def __len__(self) -> int:
-        return sum(map(len, self.containers))
+        inner = (value for container in self.containers for value in container.values() if isinstance(value, dict))
+        return sum(map(len, self.containers)) + sum(map(len, inner))
 
     def __repr__(self) -> str:
         return f"DiscardPile({len(self)} entries left)"
