@@ -103,19 +103,19 @@ class RecencyList:
         if count <= 0:
             return victims
         kept = self._kept(protected)
-        visited = []
+        emptied = []
         for number, segment in self._segments.items():
             if segment and number != chain:
                 victims += self._take(number, segment, count - len(victims), kept)
-                visited.append(number)
+                if not segment and number not in self._asides:
+                    emptied.append(number)
                 if len(victims) == count:
                     break
+        for number in emptied:
+            del self._segments[number]
         chain_of = self._chain_of
         for key in victims:
             del chain_of[key]
-        for number in visited:
-            if not self._segments[number] and number not in self._asides:
-                del self._segments[number]
         return victims
 
     def count_victims(self, count: int, protected: Collection[OffloadKey], chain: int) -> int:
@@ -142,7 +142,7 @@ class RecencyList:
 
     def clear(self) -> list[dict[Any, Any]]:
         """Forget all keys at once; returns the containers that held them."""
-        containers: list[dict[Any, Any]] = [self._chain_of, self._segments, self._asides]
+        containers: list[dict[Any, Any]] = [self._asides, self._segments, self._chain_of]
         self._chain_of, self._segments, self._asides = {}, OrderedDict(), {}
         self._spared_for = None
         self._sparing.clear()
@@ -165,19 +165,18 @@ class RecencyList:
             for key in leaving:
                 del segment[key]
 
-    def _kept(self, protected: Collection[OffloadKey]) -> Set[OffloadKey]:
+    def _kept(self, protected: Collection[OffloadKey]) -> set[OffloadKey] | frozenset[OffloadKey]:
         """What must stay, as a set, which it is where it matters; what was spared for somebody else is put back."""
-        if self._spared_for is not protected:
-            if self._sparing:
-                for chain in list(self._sparing):
-                    self._put_back(chain)
-            self._spared_for = protected
-        return protected if isinstance(protected, Set) else frozenset(protected)
+        if self._sparing and self._spared_for is not protected:
+            for chain in list(self._sparing):
+                self._put_back(chain)
+        self._spared_for = protected
+        return protected if isinstance(protected, (set, frozenset)) else frozenset(protected)
 
     def _take(self, chain: int, segment: _Segment, count: int, kept: Set[OffloadKey]) -> list[OffloadKey]:
         """Take up to `count` keys that may go from a segment's end, and set aside those between them that may not."""
         victims = _cut_tail(segment, count)
-        if self._are_free(victims, kept):
+        if self._pinned.isdisjoint(victims) and kept.isdisjoint(victims):
             return victims
         tail, victims = victims, []
         while tail:
