@@ -88,7 +88,7 @@ class OffloadingManager(ABC):
     def touch(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> None:
         """Count a use of `keys` by this request, without moving anything.
 
-        A chain may be touched in several runs, head first: once the request is finished its order is that of one call.
+        A chain may be touched in several runs, head first, and ends up as if in one call.
         """
 
     @abstractmethod
@@ -96,12 +96,8 @@ class OffloadingManager(ABC):
         """Begin a request; calls for a request that was not begun are one-off uses."""
 
     @abstractmethod
-    def on_request_finished(self, ctx: ReqContext) -> bool:
-        """End a request. Completions of what it prepared may still follow.
-
-        Returns:
-            True if its bookkeeping is not done: a long chain takes several calls, none of them long (I10).
-        """
+    def on_request_finished(self, ctx: ReqContext) -> None:
+        """End a request, if it was begun. Completions of what it prepared may still follow."""
 
     @abstractmethod
     def take_events(self) -> list[OffloadingEvent]:

@@ -16,7 +16,7 @@ from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
 
 _Value = TypeVar("_Value")
-_UseOfChain = Callable[[Sequence[OffloadKey]], None]
+_UseOfChain = Callable[[Sequence[OffloadKey], int], None]
 
 Record = Sequence[tuple[ChunkCache, Held]]
 """The slots that one transfer holds, by cache."""
@@ -54,8 +54,7 @@ class CacheSet:
         cache_by_group: for each group its cache.
 
     Attributes:
-        access: counts a use of each key of a chain.
-        refresh: restores tail-first order over one request's whole chain.
+        access: counts a use of each key, as the continuation of the chain of a number.
     """
 
     __slots__ = (
@@ -66,7 +65,6 @@ class CacheSet:
         "_span_by_suffix",
         "_suffixes",
         "access",
-        "refresh",
     )
 
     def __init__(
@@ -81,7 +79,6 @@ class CacheSet:
         # One pool for all is the rule: nothing stands between the caller and its policy then.
         by_policy = self._only_cache.policy if self._only_cache is not None else None
         self.access: _UseOfChain = self._access if by_policy is None else by_policy.access
-        self.refresh: _UseOfChain = self._refresh if by_policy is None else by_policy.refresh
 
     def require_keys(self, keys: Iterable[OffloadKey]) -> None:
         """Check that all are keys of known groups.
@@ -196,26 +193,31 @@ class CacheSet:
         return known[: len(slots)], slots, record
 
     def reserve(
-        self, chain: Sequence[OffloadKey], offered: Sequence[OffloadKey], protected: Collection[OffloadKey]
+        self,
+        chain: Sequence[OffloadKey],
+        offered: Sequence[OffloadKey],
+        protected: Collection[OffloadKey],
+        chain_number: int,
     ) -> tuple[KeysInSlots, Sequence[OffloadKey]] | None:
         """Reserve slots for the leading part of `chain` for which every pool has room.
 
         Args:
             chain: absent, distinct keys in chain order.
             offered: all keys of the call, group after group; the result has this order.
-            protected: keys that must stay.
+            protected: keys that must stay; all that were given under this number are among them.
+            chain_number: number of the request's chain, which they continue.
 
         Returns:
             The reserved keys and the victims; `None` if there is room for nothing, and nothing has changed (I6).
         """
         if self._only_cache is not None:  # whose policy cuts
             layout = chain if len(self._groups) == 1 else self._laid_out(chain, offered)
-            reservation = self._only_cache.reserve(chain, layout, protected)
+            reservation = self._only_cache.reserve(chain, layout, protected, chain_number)
             if reservation is None:
                 return None
             held, victims = reservation
             return (list(held.values()), held, ((self._only_cache, held),)), victims
-        return self._reserve_by_position(chain, offered, protected)
+        return self._reserve_by_position(chain, offered, protected, chain_number)
 
     def complete_read(self, record: Record, failed_keys: Collection[OffloadKey]) -> Collection[OffloadKey]:
         """End a read; returns the keys that were dropped because they could not be read."""
@@ -261,13 +263,9 @@ class CacheSet:
     def __repr__(self) -> str:
         return f"CacheSet({', '.join(map(repr, self._caches))})"
 
-    def _access(self, chain: Sequence[OffloadKey]) -> None:
+    def _access(self, chain: Sequence[OffloadKey], chain_number: int) -> None:
         for cache, keys in self._by_cache(chain):
-            cache.policy.access(keys)
-
-    def _refresh(self, chain: Sequence[OffloadKey]) -> None:
-        for cache, keys in self._by_cache(chain):
-            cache.policy.refresh(keys)
+            cache.policy.access(keys, chain_number)
 
     def _count_leading_of_runs(self, keys: Sequence[OffloadKey]) -> int:
         count = 0
@@ -299,12 +297,16 @@ class CacheSet:
         return [key for key in offered if key in chosen]
 
     def _reserve_by_position(
-        self, chain: Sequence[OffloadKey], offered: Sequence[OffloadKey], protected: Collection[OffloadKey]
+        self,
+        chain: Sequence[OffloadKey],
+        offered: Sequence[OffloadKey],
+        protected: Collection[OffloadKey],
+        chain_number: int,
     ) -> tuple[KeysInSlots, Sequence[OffloadKey]] | None:
         record: list[tuple[ChunkCache, Held]] = []
         victims: list[OffloadKey] = []
-        for cache, part in self._by_cache(self._cut_to_room(chain, protected)):
-            reservation = cache.reserve(part, self._laid_out(part, offered), protected)
+        for cache, part in self._by_cache(self._cut_to_room(chain, protected, chain_number)):
+            reservation = cache.reserve(part, self._laid_out(part, offered), protected, chain_number)
             if reservation is not None:
                 held, gone = reservation
                 record.append((cache, held))
@@ -315,8 +317,10 @@ class CacheSet:
         keys = [key for key in offered if key in slot_by_key]
         return (keys, [slot_by_key[key] for key in keys], record), victims
 
-    def _cut_to_room(self, chain: Sequence[OffloadKey], protected: Collection[OffloadKey]) -> Sequence[OffloadKey]:
-        room = {cache: cache.room_for(len(part), protected) for cache, part in self._by_cache(chain)}
+    def _cut_to_room(
+        self, chain: Sequence[OffloadKey], protected: Collection[OffloadKey], chain_number: int
+    ) -> Sequence[OffloadKey]:
+        room = {cache: cache.room_for(len(part), protected, chain_number) for cache, part in self._by_cache(chain)}
         for index, key in enumerate(chain):
             cache = self._cache_by_suffix[key[GROUP_SUFFIX]]
             if not room[cache]:

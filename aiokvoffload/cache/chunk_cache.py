@@ -20,7 +20,7 @@ class ChunkCache:
 
     Attributes:
         pool: the slots; to be read only.
-        policy: the order; its `access` and `refresh` may be called, since they change no slot.
+        policy: the order; its `access` may be called, since it changes no slot.
     """
 
     __slots__ = ("policy", "pool")
@@ -42,25 +42,30 @@ class ChunkCache:
         self.policy.pin(newly_held)
         return slots, held
 
-    def room_for(self, count: int, protected: Collection[OffloadKey]) -> int:
-        """How many of `count` keys could be reserved now if `protected` must stay."""
+    def room_for(self, count: int, protected: Collection[OffloadKey], chain_number: int) -> int:
+        """How many of `count` keys of a chain could be reserved now if `protected` must stay."""
         missing = max(0, count - self.pool.free.count)
-        return count - missing + self.policy.count_victims(missing, protected)
+        return count - missing + self.policy.count_victims(missing, protected, chain_number)
 
     def reserve(
-        self, chain: Sequence[OffloadKey], layout: Sequence[OffloadKey], protected: Collection[OffloadKey]
+        self,
+        chain: Sequence[OffloadKey],
+        layout: Sequence[OffloadKey],
+        protected: Collection[OffloadKey],
+        chain_number: int,
     ) -> Reservation | None:
         """Reserve slots for a leading part of `chain`, evicting where there is no room.
 
         Args:
             chain: absent, distinct keys, the most useful first.
             layout: the same keys in the order in which slots are to be adjacent.
-            protected: keys that must stay.
+            protected: keys that must stay; all that were given under this number are among them.
+            chain_number: number of the request's chain, which they continue.
 
         Returns:
             The reservation, in the order of `layout`; `None` if there is room for none, and nothing has changed (I6).
         """
-        admission = self.policy.admit(chain, self.pool.free.count, protected)
+        admission = self.policy.admit(chain, self.pool.free.count, protected, chain_number)
         if admission is None:
             return None
         accepted, victims = admission

@@ -4,7 +4,9 @@ from typing import Any
 
 
 class DiscardPile:
-    """Containers that nobody reads any more, emptied little by little.
+    """Containers that nobody reads any more, emptied little by little, and so are dictionaries among their values.
+
+    Its length is that of the containers: what lies deeper is counted when it is reached.
 
     Python frees a dictionary of a million keys in one go, which takes some 50 ms; a reset would stop the loop that
     long (I10).
@@ -26,11 +28,14 @@ class DiscardPile:
         """Free up to `count` entries."""
         while self.containers and count > 0:
             container = self.containers[-1]
-            for _ in range(min(count, len(container))):
-                container.popitem()
-                count -= 1
             if not container:
                 self.containers.pop()
+            while container and count > 0:
+                _, value = container.popitem()
+                count -= 1
+                if isinstance(value, dict):
+                    self.containers.append(value)
+                    break
 
     def __len__(self) -> int:
         return sum(map(len, self.containers))

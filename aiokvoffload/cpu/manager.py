@@ -6,6 +6,7 @@ It moves no byte and waits for nothing; it says what is to be done and is told h
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from itertools import chain as concatenated
+from itertools import count as counted
 from itertools import takewhile
 
 from aiokvoffload.base import (
@@ -34,9 +35,6 @@ from aiokvoffload.registry import resolve
 
 CPU_TIER = "cpu"
 """Name of this tier in events."""
-
-_REFRESHED_PER_CALL = 512
-"""Keys put in order by one call at a request's end: some 200 µs."""
 
 _SHED_PER_CALL, _SHED_PER_KEY = 128, 4
 """Entries of dropped containers that are freed in passing: more than the same call can add to living ones."""
@@ -81,6 +79,7 @@ class CPUOffloadingManager(OffloadingManager):
         self._windowed = {group_suffix(index) for index, group in enumerate(groups) if group.window_chunks is not None}
         self._offers = OfferCounter(store_threshold, store_tracker_keys) if store_threshold > 1 else None
         self._requests: dict[str, RequestUses] = {}
+        self._chain_numbers = counted()
         self._loads: TokenBook[Record] = TokenBook("prepare_load", 0)
         self._stores: TokenBook[Record] = TokenBook("prepare_store", 1)
         self._events = EventLog(CPU_MEDIUM, CPU_TIER, num_groups=len(groups), max_events=max_pending_events)
@@ -107,7 +106,7 @@ class CPUOffloadingManager(OffloadingManager):
         uses = self._uses_of(ctx)  # before anything is pinned, since it may refuse
         readable, slots, record = self._caches.pin_leading(keys)
         chain = readable if self._has_one_group else self._caches.in_chain_order(readable)
-        self._caches.access(uses.count_use(chain))
+        self._caches.access(uses.count_use(chain), uses.chain_number)
         self._counts.loaded += len(readable)
         self._counts.missed += len(keys) - len(readable)
         token = self._loads.issue(record if readable else None)
@@ -140,12 +139,12 @@ class CPUOffloadingManager(OffloadingManager):
         if chain is not keys:
             absent = list(filter(set(absent).__contains__, chain))
         uses = self._uses_of(ctx)
-        self._caches.access(uses.count_use(chain))
+        self._caches.access(uses.count_use(chain), uses.chain_number)
         wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
         self._counts.filtered += len(absent) - len(wanted)
         if not wanted:
             return PrepareStoreOutput(self._stores.issue(None), (), CPULoadStoreSpec.of(()), ())
-        reserved = self._caches.reserve(wanted, keys, uses.used)
+        reserved = self._caches.reserve(wanted, keys, uses.used, uses.chain_number)
         if reserved is None:
             self._counts.refused += len(wanted)
             return None
@@ -177,7 +176,8 @@ class CPUOffloadingManager(OffloadingManager):
         """Count a use of the keys by this request; some 200 µs for 512 keys, so a long chain is touched in runs."""
         keys = as_sequence(keys)
         self._caches.require_chain(keys)
-        self._caches.access(self._uses_of(ctx).count_use(self._caches.in_chain_order(keys)))
+        uses = self._uses_of(ctx)
+        self._caches.access(uses.count_use(self._caches.in_chain_order(keys)), uses.chain_number)
 
     def on_new_request(self, ctx: ReqContext) -> None:
         """Begin a request.
@@ -187,19 +187,11 @@ class CPUOffloadingManager(OffloadingManager):
         """
         if ctx.req_id in self._requests:
             raise ArgumentError(f"req_id {ctx.req_id!r} is that of a request that is not finished")
-        self._requests[ctx.req_id] = RequestUses()
+        self._requests[ctx.req_id] = RequestUses(next(self._chain_numbers))
 
-    def on_request_finished(self, ctx: ReqContext) -> bool:
-        """End a request, if it was begun; True means: call again. Completions of what it prepared may still follow."""
-        uses = self._requests.get(ctx.req_id)
-        if uses is None:
-            return False
-        # Of a chain used batch by batch, the tail was used last, and would outlive its head.
-        if misplaced := uses.take_misplaced(_REFRESHED_PER_CALL):
-            self._caches.refresh(misplaced)
-        if uses.is_in_order:
-            del self._requests[ctx.req_id]
-        return not uses.is_in_order
+    def on_request_finished(self, ctx: ReqContext) -> None:
+        """End a request, if it was begun. Completions of what it prepared may still follow."""
+        self._requests.pop(ctx.req_id, None)
 
     def take_events(self) -> list[OffloadingEvent]:
         """The changes since the last call; only so many are kept as `max_pending_events` says."""
@@ -242,7 +234,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def _uses_of(self, ctx: ReqContext) -> RequestUses:
         """What this request has used so far; one that was not begun uses once and is gone."""
-        return self._requests.get(ctx.req_id) or RequestUses()
+        return self._requests.get(ctx.req_id) or RequestUses(next(self._chain_numbers))
 
     def _worth_storing(
         self, absent: Sequence[OffloadKey], uses: RequestUses, offers: OfferCounter

@@ -216,22 +216,10 @@ class Request:
             await self._wait_released(was_cancelled=exc_type is asyncio.CancelledError)
         finally:
             self._stop_flows()
-            try:
-                await self._finish()
-            finally:
-                self._has_left = True
-                self._on_end(self)
-                self._check_left()
-
-    async def _finish(self) -> None:
-        """A long chain takes the manager several calls; a cancellation between them may not leave it half done."""
-        try:
-            while self._backend.manager.on_request_finished(self._ctx):  # noqa: ASYNC110 - the loop's turn, no wait
-                await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            while self._backend.manager.on_request_finished(self._ctx):
-                pass
-            raise
+            self._backend.manager.on_request_finished(self._ctx)
+            self._has_left = True
+            self._on_end(self)
+            self._check_left()
 
     async def _wait_released(self, *, was_cancelled: bool) -> None:
         cancelled: asyncio.CancelledError | None = None

@@ -397,7 +397,7 @@ def test_a_request_that_is_begun_twice_keeps_what_it_had_used() -> None:
 
 def test_the_end_of_a_request_that_was_not_begun_leaves_no_trace() -> None:
     manager = make_manager()
-    assert manager.on_request_finished(ONE_OFF) is False
+    manager.on_request_finished(ONE_OFF)
     manager.prepare_load(make_chain("a", 2), ONE_OFF)
     assert manager.statistics().requests == 0
 
@@ -412,8 +412,7 @@ def test_a_chain_touched_in_runs_leaves_tail_first_once_its_request_is_finished(
         ctx = begin(manager, "r")
         for start in range(0, 6, call_size):
             manager.touch(chain[start : start + call_size], ctx)
-        while manager.on_request_finished(ctx):
-            pass
+        manager.on_request_finished(ctx)
         assert store(manager, make_chain("b", 5)) == chain[:0:-1]
 
 
@@ -432,8 +431,7 @@ def test_a_request_goes_on_after_a_reset(policy: str) -> None:
     store(manager, chain[:3], ctx)
     store(manager, chain[3:], ctx)
     assert resident(manager, chain) == chain[:4]
-    while manager.on_request_finished(ctx):
-        pass
+    manager.on_request_finished(ctx)
     assert store(manager, make_chain("b", 3)) == chain[3:0:-1]
 
 
@@ -790,17 +788,24 @@ def test_the_repr_counts() -> None:
     assert repr(make_manager()).endswith("0 requests, 0 loads, 0 stores)")
 
 
-def test_a_long_chain_is_put_in_order_in_several_short_calls() -> None:
-    """I10: and in the end it is evicted tail first all the same."""
-    manager = CPUOffloadingManager([PoolShape((0,), 4096, 2000)], groups=[GroupConfig()])
-    ctx, keys = ReqContext("long"), make_chain("long", 2000)
-    manager.on_new_request(ctx)
-    for start in range(0, 2000, 100):
-        store(manager, keys[start : start + 100], ctx)
-    calls = 1
-    while manager.on_request_finished(ctx):
-        calls += 1
-    assert calls == 4
-    output = manager.prepare_store(make_chain("other", 700), ReqContext("other"))
-    assert output is not None
-    assert set(output.evicted_keys) == set(keys[1300:])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_long_chains_that_many_requests_store_at_once_keep_their_heads(policy: str) -> None:
+    """Of a chain that came in runs between those of others, what is left is a head; a tail alone is of no use."""
+    manager = CPUOffloadingManager([PoolShape((0,), 4096, 400)], groups=[GroupConfig()], policy=policy)
+    chains = {begin(manager, name): make_chain(name, 200) for name in "abcdefgh"}
+    for start in range(0, 200, 20):
+        for ctx, chain in chains.items():
+            store(manager, chain[start : start + 20], ctx)
+    assert all(manager.lookup_prefix(chain, ONE_OFF) >= 20 for chain in chains.values())
+    manager.check_integrity()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_chain_stored_in_runs_leaves_tail_first_though_its_request_goes_on(policy: str) -> None:
+    manager, chain, others = make_manager(9, policy), make_chain("a", 6), make_chain("other", 3)
+    ctx = begin(manager, "r")
+    for index in range(3):
+        store(manager, others[index : index + 1])
+        store(manager, chain[2 * index : 2 * index + 2], ctx)
+    assert store(manager, make_chain("x", 3)) == others
+    assert store(manager, make_chain("y", 5)) == chain[:0:-1]

@@ -5,9 +5,11 @@ Source: N. Megiddo and D. S. Modha, "ARC: A Self-Tuning, Low Overhead Replacemen
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from aiokvoffload.base import Admission, CachePolicy, OffloadKey
-from aiokvoffload.cache.policies.recency import RecencyList
+from aiokvoffload.cache.policies.ghosts import GhostList
+from aiokvoffload.cache.policies.recency import SEEDED, RecencyList
 
 
 class ARCPolicy(CachePolicy):
@@ -28,47 +30,52 @@ class ARCPolicy(CachePolicy):
         self._pinned: set[OffloadKey] = set()
         self._recent = RecencyList(self._pinned)
         self._frequent = RecencyList(self._pinned)
-        self._recent_ghosts = RecencyList(set())
-        self._frequent_ghosts = RecencyList(set())
+        self._recent_ghosts = GhostList()
+        self._frequent_ghosts = GhostList()
 
-    def access(self, keys: Sequence[OffloadKey]) -> None:
-        """Make resident keys frequent; let ghosts among the others move the target."""
-        self._frequent.add(self._recent.remove(keys))
-        self._frequent.touch(keys)
+    def access(self, keys: Sequence[OffloadKey], chain: int) -> None:
+        """Make resident keys frequent, and the chain the most recent; let ghosts among the others move the target."""
+        if not keys:
+            return
+        moved, again = self._recent.remove(keys), self._frequent.remove(keys)
+        if moved and again:
+            resident = {*moved, *again}
+            moved = [key for key in keys if key in resident]
+        self._frequent.add(moved or again, chain)
+        self._frequent.renew(chain)
+        self._recent.renew(chain)
         too_early = len(self._recent_ghosts.present(keys)), len(self._frequent_ghosts.present(keys))
         if any(too_early):
             self._adapt(*too_early)
 
-    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey]) -> Admission | None:
+    def admit(
+        self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey], chain: int
+    ) -> Admission | None:
         """Admit the leading part that fits: ghosts as frequent, the others as recent (cases II to IV)."""
         missing = max(0, len(keys) - room)
         # Where fewer can leave than are missing, all that can do, whichever list they are in.
         returning_count = len(self._recent_ghosts.present(keys)) + len(self._frequent_ghosts.present(keys))
-        victims = self._evict(missing, self._recent_victims(missing, len(keys) - returning_count), protected)
+        from_recent = self._recent_victims(missing, len(keys) - returning_count)
+        victims = self._evict(missing, from_recent, protected, chain)
         accepted = keys[: len(keys) - missing + len(victims)]
         if not accepted:
             return None
         returning = {*self._recent_ghosts.remove(accepted), *self._frequent_ghosts.remove(accepted)}
         new = [key for key in accepted if key not in returning] if returning else accepted
-        self._recent.add(new)
-        self._frequent.add([key for key in accepted if key in returning])
+        self._recent.add(new, chain)
+        self._frequent.add([key for key in accepted if key in returning], chain)
         self._trim_ghosts()
         return Admission(len(accepted), victims)
 
-    def count_victims(self, count: int, protected: Collection[OffloadKey]) -> int:
+    def count_victims(self, count: int, protected: Collection[OffloadKey], chain: int) -> int:
         """How many of `count` victims there are."""
-        recent_count = self._recent.count_victims(count, protected)
-        return recent_count + self._frequent.count_victims(count - recent_count, protected)
+        recent_count = self._recent.count_victims(count, protected, chain)
+        return recent_count + self._frequent.count_victims(count - recent_count, protected, chain)
 
     def remove(self, keys: Iterable[OffloadKey]) -> None:
         """Forget resident keys, without leaving ghosts: they did not leave for want of room."""
         keys = list(keys)
         self._pinned.difference_update(self._recent.remove(keys), self._frequent.remove(keys))
-
-    def refresh(self, keys: Sequence[OffloadKey]) -> None:
-        """Make resident keys the most recent of their list."""
-        self._recent.touch(keys)
-        self._frequent.touch(keys)
 
     def pin(self, keys: Iterable[OffloadKey]) -> None:
         """Keep keys from leaving."""
@@ -81,20 +88,20 @@ class ARCPolicy(CachePolicy):
         self._recent.unpin(keys)
         self._frequent.unpin(keys)
 
-    def clear(self) -> Sequence[dict[OffloadKey, None]]:
+    def clear(self) -> Sequence[dict[Any, Any]]:
         """Forget every key, every ghost and the target."""
         self._target = 0.0
         self._pinned.clear()
-        lists = (self._recent, self._frequent, self._recent_ghosts, self._frequent_ghosts)
-        return [container for keys in lists for container in keys.clear()]
+        ghosts = self._recent_ghosts.clear(), self._frequent_ghosts.clear()
+        return [*self._recent.clear(), *self._frequent.clear(), *ghosts]
 
     def export(self) -> Sequence[OffloadKey]:
-        """All keys, recent ones before frequent ones, each the oldest first."""
+        """All keys, recent ones before frequent ones, each the oldest chain first, its tail in front."""
         return [*self._recent, *self._frequent]
 
     def seed(self, keys: Sequence[OffloadKey]) -> None:
         """Take over an order; what was frequent there is recent here until it is used again."""
-        self._recent.add(keys[::-1])
+        self._recent.add(keys[::-1], SEEDED)
 
     def __len__(self) -> int:
         return len(self._recent) + len(self._frequent)
@@ -119,17 +126,17 @@ class ARCPolicy(CachePolicy):
         surplus = len(self._recent) + new_count - self._target
         return min(leaving, max(0, round(surplus)))
 
-    def _evict(self, count: int, from_recent: int, protected: Collection[OffloadKey]) -> list[OffloadKey]:
-        recent = self._recent.evict(from_recent, protected)
-        frequent = self._frequent.evict(count - len(recent), protected)
-        recent += self._recent.evict(count - len(recent) - len(frequent), protected)
-        self._recent_ghosts.add(recent[::-1])
-        self._frequent_ghosts.add(frequent[::-1])
+    def _evict(self, count: int, from_recent: int, protected: Collection[OffloadKey], chain: int) -> list[OffloadKey]:
+        recent = self._recent.evict(from_recent, protected, chain)
+        frequent = self._frequent.evict(count - len(recent), protected, chain)
+        recent += self._recent.evict(count - len(recent) - len(frequent), protected, chain)
+        self._recent_ghosts.add(recent)
+        self._frequent_ghosts.add(frequent)
         return recent + frequent
 
     def _trim_ghosts(self) -> None:
         """The paper's bounds: recent and its ghosts up to the capacity, all together up to twice that."""
         recent_surplus = len(self._recent) + len(self._recent_ghosts) - self._capacity
-        self._recent_ghosts.evict(recent_surplus, ())
+        self._recent_ghosts.forget_oldest(recent_surplus)
         surplus = len(self) + len(self._recent_ghosts) + len(self._frequent_ghosts) - 2 * self._capacity
-        self._frequent_ghosts.evict(surplus, ())
+        self._frequent_ghosts.forget_oldest(surplus)

@@ -1,9 +1,10 @@
-"""Least recently used: the key whose last use is longest ago leaves first."""
+"""Least recently used: the chain whose last use is longest ago leaves first, its tail before its head."""
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from aiokvoffload.base import Admission, CachePolicy, OffloadKey
-from aiokvoffload.cache.policies.recency import RecencyList
+from aiokvoffload.cache.policies.recency import SEEDED, RecencyList
 
 
 class LRUPolicy(CachePolicy):
@@ -19,32 +20,30 @@ class LRUPolicy(CachePolicy):
         self._pinned: set[OffloadKey] = set()
         self._order = RecencyList(self._pinned)
 
-    def access(self, keys: Sequence[OffloadKey]) -> None:
-        """Make resident keys the most recent; absent ones leave no trace."""
-        self._order.touch(keys)
+    def access(self, keys: Sequence[OffloadKey], chain: int) -> None:
+        """Make the chain, with resident keys, the most recent; absent ones leave no trace."""
+        self._order.touch(keys, chain)
 
-    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey]) -> Admission | None:
-        """Admit the leading part that fits; the oldest keys leave."""
+    def admit(
+        self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey], chain: int
+    ) -> Admission | None:
+        """Admit the leading part that fits; the tails of the oldest chains leave."""
         victims: Sequence[OffloadKey] = ()
         if (missing := len(keys) - room) > 0:
-            victims = self._order.evict(missing, protected)
+            victims = self._order.evict(missing, protected, chain)
             keys = keys[: room + len(victims)]
         if not keys:
             return None
-        self._order.add(keys)
+        self._order.add(keys, chain)
         return Admission(len(keys), victims)
 
-    def count_victims(self, count: int, protected: Collection[OffloadKey]) -> int:
+    def count_victims(self, count: int, protected: Collection[OffloadKey], chain: int) -> int:
         """How many of `count` victims there are."""
-        return self._order.count_victims(count, protected)
+        return self._order.count_victims(count, protected, chain)
 
     def remove(self, keys: Iterable[OffloadKey]) -> None:
         """Forget resident keys."""
         self._pinned.difference_update(self._order.remove(list(keys)))
-
-    def refresh(self, keys: Sequence[OffloadKey]) -> None:
-        """Make resident keys the most recent: recency is all there is to restore."""
-        self._order.touch(keys)
 
     def pin(self, keys: Iterable[OffloadKey]) -> None:
         """Keep keys from leaving."""
@@ -56,18 +55,18 @@ class LRUPolicy(CachePolicy):
         self._pinned.difference_update(keys)
         self._order.unpin(keys)
 
-    def clear(self) -> Sequence[dict[OffloadKey, None]]:
+    def clear(self) -> Sequence[dict[Any, Any]]:
         """Forget every key."""
         self._pinned.clear()
         return self._order.clear()
 
     def export(self) -> Sequence[OffloadKey]:
-        """All keys, the oldest first."""
+        """All keys, the oldest chain first, each tail first."""
         return list(self._order)
 
     def seed(self, keys: Sequence[OffloadKey]) -> None:
-        """Take over an order."""
-        self._order.add(keys[::-1])
+        """Take over an order, as that of one chain."""
+        self._order.add(keys[::-1], SEEDED)
 
     def __len__(self) -> int:
         return len(self._order)

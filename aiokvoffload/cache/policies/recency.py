@@ -1,177 +1,228 @@
-"""Keys by their last use, the building block of the recency policies. Knows neither rooms nor frequencies."""
+"""Chains by their last use, the building block of the recency policies. Knows neither rooms nor frequencies."""
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from itertools import chain, islice
+from itertools import groupby, islice
+from typing import Any
 
 from aiokvoffload.base import OffloadKey
 
-_MOST_STAGED = 4096
+SEEDED = -1
+"""The chain of keys taken over from another policy, which knows the order but no chains; callers count from 0."""
+
+_Segment = dict[OffloadKey, None]
+"""Keys of one chain, head first."""
 
 
 class RecencyList:
-    """Keys ordered by last use; those that are pinned are passed over when the oldest are asked for.
+    """Chains ordered by last use, and in each its keys, head first; the tail of the oldest chain leaves first.
 
-    A plain dictionary rather than an `OrderedDict`, which takes about twice as long for a key that comes and goes. It
-    is slow at its front only, where deletions leave holes to be skipped at every look. So the front is read a batch at
-    a time, into `_staged`, the very oldest last; keys that have left their place since then are in `_moved`. The two
-    are but a reading of the rest, and can be started anew at any time.
+    One order over all keys would let a chain that comes in several runs lose its head to others before its tail, since
+    each run is more recent than those before it.
 
-    Pinned keys met at the front are set aside until they are unpinned, so that passing over them costs once, not at
-    every eviction. They count as older than all others. Protected keys are set aside with them, until somebody asks who
-    protects others: a request that stores a long chain run by run would else pass over all of its own keys in every
-    run.
+    Pinned and protected keys that are met at a tail are set aside until they may go again, so that passing over them
+    costs once, not at every eviction. They keep their place, which is behind all that is left in their segment:
+    whatever else changes a segment first puts back what was set aside.
 
     Args:
         pinned: keys that may not be evicted now; the owner's set, read here.
     """
 
-    __slots__ = ("_aside", "_moved", "_order", "_pinned", "_spared_for", "_staged")
+    __slots__ = ("_asides", "_chain_of", "_pinned", "_segments", "_spared_for", "_sparing")
 
     def __init__(self, pinned: set[OffloadKey]) -> None:
         self._pinned = pinned
-        self._order: dict[OffloadKey, None] = {}
-        self._aside: dict[OffloadKey, None] = {}
-        self._staged: list[OffloadKey] = []
-        self._moved: set[OffloadKey] = set()
-        # Who protects keys that are set aside, if any are; all that are set aside are then pinned or among these.
+        # An ordered dictionary, since a plain one is slow at its front, where chains that moved leave holes. The keys
+        # themselves come and go at the ends of plain ones, in half the time.
+        self._segments: OrderedDict[int, _Segment] = OrderedDict()
+        # A number rather than the segment, so that the collector has nothing to follow in a dictionary of all keys.
+        self._chain_of: dict[OffloadKey, int] = {}
+        self._asides: dict[int, _Segment] = {}  # tail first, in the order met
+        # Who protects keys that are set aside though not pinned, and the chains in which they are.
         self._spared_for: Collection[OffloadKey] | None = None
+        self._sparing: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._order) + len(self._aside)
+        return len(self._chain_of)
 
     def __iter__(self) -> Iterator[OffloadKey]:
-        return chain(self._aside, self._order)
+        for chain, segment in self._segments.items():
+            yield from self._asides.get(chain, ())
+            yield from reversed(segment)
 
     def __repr__(self) -> str:
-        return f"RecencyList({len(self)} keys, {len(self._aside)} set aside)"
+        aside_count = sum(map(len, self._asides.values()))
+        return f"RecencyList({len(self)} keys in {len(self._segments)} chains, {aside_count} set aside)"
 
-    def add(self, keys: Sequence[OffloadKey]) -> None:
-        """Add absent keys as most recent, the first of them last."""
-        order = self._order
-        for key in reversed(keys):
-            order[key] = None
+    def add(self, keys: Sequence[OffloadKey], chain: int) -> None:
+        """Add absent keys at the end of a chain, which becomes the most recent one."""
+        if not keys:
+            return
+        segment = self._segments.get(chain)
+        if segment is None:
+            self._segments[chain] = dict.fromkeys(keys)
+        else:
+            self._put_back(chain)
+            segment.update(dict.fromkeys(keys))
+            self._segments.move_to_end(chain)
+        chain_of = self._chain_of
+        for key in keys:
+            chain_of[key] = chain
 
-    def touch(self, keys: Sequence[OffloadKey]) -> None:
-        """Make those of the keys that are here the most recent, the first of them last."""
-        order, aside = self._order, self._aside
-        if order.keys().isdisjoint(keys) and aside.keys().isdisjoint(keys):
-            return  # as is usual for the new part of a chain
-        for key in reversed(keys):
-            if key in order:
-                del order[key]
-            elif key in aside:
-                del aside[key]
-            else:
-                continue
-            order[key] = None
-        self._note_moved(keys)
+    def touch(self, keys: Sequence[OffloadKey], chain: int) -> None:
+        """Move those of the keys that are here to the end of a chain, which becomes the most recent one.
 
-    def present(self, keys: Collection[OffloadKey]) -> list[OffloadKey]:
-        """Those of the keys that are here, in the order given."""
-        order, aside = self._order, self._aside
-        if aside:
-            return [key for key in keys if key in order or key in aside]
-        return [] if order.keys().isdisjoint(keys) else [key for key in keys if key in order]
-
-    def remove(self, keys: Collection[OffloadKey]) -> list[OffloadKey]:
-        """Remove those of the keys that are here; returns them, in the order given."""
-        if here := self.present(keys):
+        It does too if none of them is here, as when a request goes on with what is new, but not if there are no keys.
+        """
+        if here := self._present(keys):
             self._take_out(here)
-            self._note_moved(here)
+            self.add(here, chain)
+        elif keys:
+            self.renew(chain)
+
+    def renew(self, chain: int) -> None:
+        """Make a chain the most recent one, if anything of it is here."""
+        if chain in self._segments:
+            self._segments.move_to_end(chain)
+
+    def remove(self, keys: Sequence[OffloadKey]) -> list[OffloadKey]:
+        """Remove those of the keys that are here; returns them, in the order given."""
+        if here := self._present(keys):
+            self._take_out(here)
+            for key in here:
+                del self._chain_of[key]
         return here
 
-    def evict(self, count: int, protected: Collection[OffloadKey]) -> list[OffloadKey]:
-        """Remove the `count` oldest keys that are neither pinned nor protected, fewer if there are fewer.
+    def evict(self, count: int, protected: Collection[OffloadKey], chain: int) -> list[OffloadKey]:
+        """Remove `count` keys that are neither pinned nor protected, fewer if there are fewer; the first to go first.
 
-        Where one set of protected keys is given again, it may have grown since, but not shrunk.
+        All keys of `chain` must be protected; they are not looked at. Where one set of protected keys is given again,
+        it may have grown since, but not shrunk.
         """
-        victims = self._read(count, protected)
-        self._take_out(victims)
-        return victims
-
-    def count_victims(self, count: int, protected: Collection[OffloadKey]) -> int:
-        """How many keys `evict` would remove; those passed over are set aside as there."""
-        victims = self._read(count, protected)
-        self._staged += reversed(victims)
-        return len(victims)
-
-    def unpin(self, keys: Collection[OffloadKey]) -> None:
-        """Let those of the keys that were set aside leave again, before all others."""
-        if not self._aside or self._aside.keys().isdisjoint(keys):
-            return
-        if self._spared_for is None or not _as_set(self._spared_for).issuperset(keys):
-            self._stage_anew()
-
-    def clear(self) -> list[dict[OffloadKey, None]]:
-        """Forget all keys at once; returns the containers that held them."""
-        containers = [self._order, self._aside]
-        self._order, self._aside = {}, {}
-        self._stage_anew()
-        return containers
-
-    def _take_out(self, keys: Iterable[OffloadKey]) -> None:
-        order, aside = self._order, self._aside
-        if not aside:
-            for key in keys:
-                del order[key]
-            return
-        for key in keys:
-            del (aside if key in aside else order)[key]
-
-    def _note_moved(self, keys: Iterable[OffloadKey]) -> None:
-        self._moved.update(keys)
-        if len(self._moved) > _MOST_STAGED:
-            self._stage_anew()
-
-    def _read(self, count: int, protected: Collection[OffloadKey]) -> list[OffloadKey]:
-        """The `count` oldest keys that may go, fewer if there are fewer; taken from the reading, not from the order."""
         victims: list[OffloadKey] = []
         if count <= 0:
             return victims
-        if self._spared_for is not None and self._spared_for is not protected:
-            self._stage_anew()
-        kept = _as_set(protected)
-        while (wanted := count - len(victims)) > 0 and (self._staged or self._stage(wanted, victims)):
-            oldest = self._staged[: -wanted - 1 : -1]
-            del self._staged[-wanted:]
-            if self._moved and not self._moved.isdisjoint(oldest):
-                oldest = [key for key in oldest if key not in self._moved]
-            if not kept.isdisjoint(oldest):
-                self._spared_for = protected
-                oldest = self._sort_out(oldest, kept)
-            elif not self._pinned.isdisjoint(oldest):
-                oldest = self._sort_out(oldest, kept)
-            victims += oldest
+        kept = self._kept(protected)
+        emptied = []
+        for number, segment in self._segments.items():
+            if segment and number != chain:
+                victims += self._take(number, segment, count - len(victims), kept)
+                if not segment and number not in self._asides:
+                    emptied.append(number)
+                if len(victims) == count:
+                    break
+        for number in emptied:
+            del self._segments[number]
+        chain_of = self._chain_of
+        for key in victims:
+            del chain_of[key]
         return victims
 
-    def _sort_out(self, keys: Iterable[OffloadKey], kept: Set[OffloadKey]) -> list[OffloadKey]:
-        """Those of the keys that may go; those that are pinned or among `kept` are set aside."""
-        victims = []
-        for key in keys:
-            if key in kept or key in self._pinned:
-                self._order.pop(key, None)
-                self._aside[key] = None
-            else:
-                victims.append(key)
-        return victims
+    def count_victims(self, count: int, protected: Collection[OffloadKey], chain: int) -> int:
+        """How many keys `evict` would remove."""
+        found = 0
+        kept = self._kept(protected)
+        for number, segment in self._segments.items():
+            if found >= count:
+                break
+            if segment and number != chain:
+                self._clear_tail(number, kept)
+                tail = list(islice(reversed(segment), count - found))
+                if not self._are_free(tail, kept):
+                    tail = list(islice((key for key in reversed(segment) if self._is_free(key, kept)), count - found))
+                found += len(tail)
+        return found
 
-    def _stage(self, count: int, victims: Collection[OffloadKey]) -> bool:
-        """Read the oldest keys behind those found just now, with `_staged` used up; False if there are none."""
-        # A part of all, so that skipping the holes is paid by many evictions; a bounded one, so that no call is long.
-        batch_size = max(count, min(len(self._order) // 8, _MOST_STAGED))
-        first = sum(map(self._order.__contains__, victims))
-        self._staged = list(islice(self._order, first, first + batch_size))
-        self._staged.reverse()
-        self._moved.clear()
-        return bool(self._staged)
+    def unpin(self, keys: Collection[OffloadKey]) -> None:
+        """Let those of the keys that were set aside leave again."""
+        if self._asides:
+            for chain in self._asides.keys() & set(map(self._chain_of.get, keys)):
+                if not self._asides[chain].keys().isdisjoint(keys):
+                    self._put_back(chain)
 
-    def _stage_anew(self) -> None:
-        """Forget the reading of the front, but for what is to leave before all others."""
-        self._staged = [key for key in reversed(self._aside) if key not in self._pinned]
-        self._moved.clear()
+    def clear(self) -> list[dict[Any, Any]]:
+        """Forget all keys at once; returns the containers that held them."""
+        containers: list[dict[Any, Any]] = [self._asides, self._segments, self._chain_of]
+        self._chain_of, self._segments, self._asides = {}, OrderedDict(), {}
         self._spared_for = None
+        self._sparing.clear()
+        return containers
+
+    def _present(self, keys: Sequence[OffloadKey]) -> list[OffloadKey]:
+        chain_of = self._chain_of
+        if chain_of.keys().isdisjoint(keys):
+            return []  # as is usual for the new part of a chain
+        return list(filter(chain_of.__contains__, keys))
+
+    def _take_out(self, keys: Iterable[OffloadKey]) -> None:
+        """Take keys that are here out of their segments."""
+        for chain, run in groupby(keys, self._chain_of.__getitem__):
+            self._put_back(chain)
+            segment, leaving = self._segments[chain], list(run)
+            if len(leaving) == len(segment):
+                del self._segments[chain]
+                continue
+            for key in leaving:
+                del segment[key]
+
+    def _kept(self, protected: Collection[OffloadKey]) -> set[OffloadKey] | frozenset[OffloadKey]:
+        """What must stay, as a set, which it is where it matters; what was spared for somebody else is put back."""
+        if self._sparing and self._spared_for is not protected:
+            for chain in list(self._sparing):
+                self._put_back(chain)
+        self._spared_for = protected
+        return protected if isinstance(protected, (set, frozenset)) else frozenset(protected)
+
+    def _take(self, chain: int, segment: _Segment, count: int, kept: Set[OffloadKey]) -> list[OffloadKey]:
+        """Take up to `count` keys that may go from a segment's end, and set aside those between them that may not."""
+        victims = _cut_tail(segment, count)
+        if self._pinned.isdisjoint(victims) and kept.isdisjoint(victims):
+            return victims
+        tail, victims = victims, []
+        while tail:
+            free = [key for key in tail if self._is_free(key, kept)]
+            self._set_aside(chain, [key for key in tail if not self._is_free(key, kept)])
+            victims += free
+            tail = _cut_tail(segment, count - len(victims))
+        return victims
+
+    def _clear_tail(self, chain: int, kept: Set[OffloadKey]) -> None:
+        """Set aside what may not go, up to the first key that may."""
+        segment = self._segments[chain]
+        first_free = next(
+            (index for index, key in enumerate(reversed(segment)) if self._is_free(key, kept)), len(segment)
+        )
+        self._set_aside(chain, _cut_tail(segment, first_free))
+
+    def _set_aside(self, chain: int, keys: Sequence[OffloadKey]) -> None:
+        if not keys:
+            return
+        self._asides.setdefault(chain, {}).update(dict.fromkeys(keys))
+        if not self._pinned.issuperset(keys):
+            self._sparing.add(chain)
+
+    def _put_back(self, chain: int) -> None:
+        if chain in self._asides:
+            self._segments[chain].update(dict.fromkeys(reversed(self._asides.pop(chain))))
+            self._sparing.discard(chain)
+
+    def _are_free(self, keys: Collection[OffloadKey], kept: Set[OffloadKey]) -> bool:
+        return self._pinned.isdisjoint(keys) and (not kept or kept.isdisjoint(keys))
+
+    def _is_free(self, key: OffloadKey, kept: Set[OffloadKey]) -> bool:
+        return key not in self._pinned and key not in kept
 
 
-def _as_set(keys: Collection[OffloadKey]) -> set[OffloadKey] | frozenset[OffloadKey]:
-    """The keys as what knows in one step whether one is among them; that is what they are where it matters."""
-    return keys if isinstance(keys, set) else frozenset(keys)
+def _cut_tail(segment: _Segment, count: int) -> list[OffloadKey]:
+    """Take up to `count` keys from a segment's end, the last one first."""
+    if count >= len(segment):
+        tail = list(reversed(segment))
+        segment.clear()
+        return tail
+    tail = list(islice(reversed(segment), count))
+    for key in tail:
+        del segment[key]
+    # Deletions leave holes, to be skipped at every look; `popitem` is what takes them away, but slow for every key.
+    last, _ = segment.popitem()
+    segment[last] = None
+    return tail

@@ -1,0 +1,15 @@
+from aiokvoffload.cache.discard import DiscardPile
+
+
+def test_what_lies_inside_a_container_is_emptied_little_by_little_as_well() -> None:
+    """I10: one entry may be a dictionary of a million."""
+    pile, inner = DiscardPile(), dict.fromkeys(range(100))
+    pile.add({0: inner, 1: {}})
+    pile.shed(12)
+    assert len(inner) == 90
+    assert len(pile) == 90
+    pile.shed(89)
+    assert len(pile) == 1
+    pile.shed(1)
+    pile.shed(1)
+    assert not pile.containers
