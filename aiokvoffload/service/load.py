@@ -46,11 +46,11 @@ class LoadFlow(TransferFlow[LoadResult]):
         try:
             if served:
                 self._load(segment, prepared)
+            else:
+                manager.complete_load(prepared.token)
         except BaseException:
             manager.complete_load(prepared.token)
             raise
-        if not served:
-            manager.complete_load(prepared.token)
         if served == len(run):
             return self._advance(segment, served)
         self._position += served

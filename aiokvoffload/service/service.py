@@ -1,7 +1,6 @@
 """The front door: the manager and the workers behind one async service."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -16,8 +15,6 @@ from aiokvoffload.service.load import PRIMARY_TIER
 from aiokvoffload.service.pump import Turnstile
 from aiokvoffload.service.request import Request
 from aiokvoffload.service.results import ResetResult, ServiceStatistics
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class ServiceLimits:
     max_run_keys: int
     max_run_fragments: int
     max_jobs_in_flight: int
-    max_waiting_transfers: int = 4096
+    max_waiting_transfers: int
     max_pending_events: int
 
 
@@ -111,8 +108,7 @@ class OffloadingService:
         backend = self._require_open("request")
         if not isinstance(req_id, str) or not req_id:
             raise ArgumentError(f"req_id must be a non-empty string, got {req_id!r}")
-        if req_id in self._requests:
-            raise ArgumentError(f"req_id {req_id!r} is in use by an open request")
+        self._require_unused(req_id)
         return Request(
             backend,
             ReqContext(req_id),
@@ -236,15 +232,19 @@ class OffloadingService:
             await asyncio.wait([self._pump_task])
 
     def _request_begun(self, request: Request) -> None:
+        # Asked again: the request waited for its turn since it was made.
         self._require_open("request")
-        if request.req_id in self._requests:
-            raise ArgumentError(f"req_id {request.req_id!r} is in use by an open request")
+        self._require_unused(request.req_id)
         self._requests[request.req_id] = request
 
     def _request_ended(self, request: Request) -> None:
         del self._requests[request.req_id]
         self._ended_loads += request.loads
         self._ended_stores += request.stores
+
+    def _require_unused(self, req_id: str) -> None:
+        if req_id in self._requests:
+            raise ArgumentError(f"req_id {req_id!r} is in use by an open request")
 
     def _require_open(self, call: str) -> Backend:
         if self._backend is None:

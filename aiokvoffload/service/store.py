@@ -60,11 +60,11 @@ class StoreFlow(TransferFlow[StoreResult]):
         try:
             if len(chunks):
                 self._store(segment, prepared, chunks)
+            else:
+                self._backend.manager.complete_store(prepared.token)
         except BaseException:
             self._backend.manager.complete_store(prepared.token, prepared.keys_to_store)
             raise
-        if not len(chunks):
-            self._backend.manager.complete_store(prepared.token)
 
     def _store(self, segment: Segment, prepared: PrepareStoreOutput, chunks: Ids) -> None:
         running = RunningStore()

@@ -40,6 +40,7 @@ class Stage:
             max_run_keys=self.max_run_keys,
             max_run_fragments=1024,
             max_jobs_in_flight=self.max_jobs_in_flight,
+            max_waiting_transfers=4096,
             max_pending_events=1000,
         )
         self.service = OffloadingService(lambda: Parts(self.manager, self.workers), groups=self.groups, limits=limits)
