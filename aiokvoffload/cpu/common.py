@@ -11,6 +11,8 @@ from aiokvoffload.config import CPUOffloadingConfig
 from aiokvoffload.errors import ConfigError
 
 CPU_MEDIUM = "CPU"
+CPU_TIER = "cpu"
+"""Name of this tier, in events and in results."""
 PAGE_BYTES = 4096
 """Slots begin on pages: direct I/O of a lower tier needs it, and it costs nothing at real chunk sizes."""
 

@@ -29,12 +29,9 @@ from aiokvoffload.cache.statistics import ManagerCounts, ManagerStatistics
 from aiokvoffload.cache.tokens import TokenBook
 from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.config import GroupConfig
-from aiokvoffload.cpu.common import CPU_MEDIUM, CPULoadStoreSpec, PoolShape
+from aiokvoffload.cpu.common import CPU_MEDIUM, CPU_TIER, CPULoadStoreSpec, PoolShape
 from aiokvoffload.errors import ArgumentError, ConfigError
 from aiokvoffload.registry import resolve
-
-CPU_TIER = "cpu"
-"""Name of this tier in events."""
 
 _SHED_PER_CALL, _SHED_PER_KEY = 128, 4
 """Entries of dropped containers that are freed in passing: more than the same call can add to living ones."""

@@ -12,6 +12,7 @@ from aiokvoffload.base import (
     Stream,
     Transfer,
 )
+from aiokvoffload.cpu.common import CPU_TIER
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.flow import RESET_MEANWHILE, TransferFlow
 from aiokvoffload.service.job import JobOutcome
@@ -19,8 +20,6 @@ from aiokvoffload.service.pump import Lane, Progress
 from aiokvoffload.service.results import LoadResult
 from aiokvoffload.service.running_store import RunningStore
 from aiokvoffload.service.segments import Segment
-
-PRIMARY_TIER = "cpu"
 
 
 class LoadFlow(TransferFlow[LoadResult]):
@@ -112,5 +111,5 @@ class LoadFlow(TransferFlow[LoadResult]):
         for segment, limit in zip(self._segments, self._limits, strict=True):
             served_by_group[segment.group_idx] = limit
         served = sum(served_by_group)
-        sources = ((PRIMARY_TIER, served),) if served else ()
+        sources = ((CPU_TIER, served),) if served else ()
         return LoadResult(tuple(served_by_group), self._unserved(), sources, self._moved_bytes, self._error)

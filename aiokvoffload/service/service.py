@@ -7,11 +7,11 @@ from typing import Self
 
 from aiokvoffload.base import OffloadingManager, OffloadingWorker, ReqContext
 from aiokvoffload.config import GroupConfig
+from aiokvoffload.cpu.common import CPU_TIER
 from aiokvoffload.device import Device
 from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ClosedError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.backend import Backend
-from aiokvoffload.service.load import PRIMARY_TIER
 from aiokvoffload.service.pump import Turnstile
 from aiokvoffload.service.request import Request
 from aiokvoffload.service.results import ResetResult, ServiceStatistics
@@ -128,7 +128,7 @@ class OffloadingService:
         for flow in tuple(backend.flows):
             flow.void()
         backend.publish()
-        return ResetResult(((PRIMARY_TIER, cleared),))
+        return ResetResult(((CPU_TIER, cleared),))
 
     def statistics(self) -> ServiceStatistics:
         """A snapshot of counts, down to the manager and the workers.
