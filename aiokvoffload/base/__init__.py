@@ -25,7 +25,7 @@ from aiokvoffload.base.memory import (
     LoadStoreSpec,
     as_ids,
 )
-from aiokvoffload.base.policy import Admission, CachePolicy
+from aiokvoffload.base.policy import Admission, CachePolicy, Residents
 from aiokvoffload.base.spec import OffloadingSpec
 from aiokvoffload.base.transfer import Event, Stream, Transfer, TransferResult
 from aiokvoffload.base.worker import OffloadingWorker
@@ -51,6 +51,7 @@ __all__ = [
     "PrepareStoreOutput",
     "RemovalReason",
     "ReqContext",
+    "Residents",
     "Stream",
     "Transfer",
     "TransferResult",

@@ -1,82 +1,109 @@
 """The contract of a cache policy: which keys stay."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence, Set
+from typing import Any, NamedTuple, Protocol
 
 from aiokvoffload.base.keys import OffloadKey
 
 
 class Admission(NamedTuple):
-    """A policy's answer: the first `accepted` keys become resident, `victims` leave to make room."""
+    """A policy's answer: the first `accepted` keys become resident; `victims` leave, and with them their `slots`."""
 
     accepted: int
     victims: Sequence[OffloadKey]
+    slots: Sequence[int]
+
+
+class Residents(Protocol):
+    """What a policy sees of the pool whose keys it orders."""
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots; slots are 0 to `capacity - 1`."""
+
+    def are_free(self, slots: Collection[int]) -> bool:
+        """Whether no transfer holds any of these slots; the keys in held ones may not leave."""
 
 
 class CachePolicy(ABC):
     """Orders the resident keys of one pool; owns no slot and moves no byte. Synchronous and deterministic.
 
-    It sees chains: `keys` stand head first, and a chain is evicted tail first, since a tail without its head is of no
-    use. A request may give its chain run by run, while others do the same, so the caller numbers chains, from 0, a new
-    one for each request: keys given later under the same number continue it, and stand behind those given before. A
-    chain that is used or grows becomes the most recent one as a whole; a key belongs to the chain under which it was
-    given last. The caller holds the rule that one request is one use: it passes each key to `access` once per request.
+    A resident key comes with its slot, a small number that is its own for as long as it is resident: what a policy
+    remembers of each of them can lie in arrays by slot, which never grow and cost a few bytes a key.
+
+    It sees chains: slots and keys stand head first, and a chain is evicted tail first, since a tail without its head is
+    of no use. A request may give its chain run by run, while others do the same, so the caller numbers chains, from 0,
+    a new one for each request: what is given later under the same number continues it, and stands behind what was given
+    before. A chain that is used or grows becomes the most recent one as a whole; a key belongs to the chain under which
+    it was given last. The caller holds the rule that one request is one use: it passes each key to `access` once per
+    request.
 
     Args:
-        capacity: most keys that can be resident at once.
+        residents: the pool; a policy only reads it.
     """
 
     @abstractmethod
-    def __init__(self, capacity: int) -> None: ...
+    def __init__(self, residents: Residents) -> None: ...
 
     @abstractmethod
-    def access(self, keys: Sequence[OffloadKey], chain: int) -> None:
-        """Count one use of each key, resident or not, by one request; of no keys is no use.
+    def access(
+        self, resident: Sequence[OffloadKey], slots: Sequence[int], absent: Sequence[OffloadKey], chain: int
+    ) -> None:
+        """Count one use of each key by one request; of no keys is no use.
 
         Args:
-            keys: distinct keys in chain order.
-            chain: number of the request's chain, which those that are resident continue.
+            resident: distinct resident keys, in chain order.
+            slots: the slot of each.
+            absent: distinct keys that are not resident, in chain order.
+            chain: number of the request's chain, which the resident ones continue.
         """
 
     @abstractmethod
-    def admit(
-        self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey], chain: int
-    ) -> Admission | None:
-        """Make a leading part of `keys` resident and name the victims that leave for it.
+    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int) -> Admission | None:
+        """Choose a leading part of `keys` to become resident, and the victims that leave for it.
 
         Args:
             keys: absent keys in chain order, without duplicates.
             room: how many keys can be added before anything must leave.
-            protected: keys that may not be victims, besides the pinned ones; all that were given as `chain` are among
-                them. They may be many more than `keys`, so a policy must not look at all of them in every call (I10);
-                a set given again has only grown since.
+            protected: keys that may not be victims, besides those in slots that are held; all that were given as
+                `chain` are among them. They may be many more than `keys`, so a policy must not look at all of them in
+                every call (I10); those of one chain only grow from call to call.
             chain: number of the chain that `keys` continue.
 
         Returns:
-            The admission, already applied to the policy's order; `None` when no key is accepted, and then the policy
-            is as it was before (I6).
+            The admission: the victims are out of the policy's order, and `place` follows; `None` when no key is
+            accepted, and then the policy is as it was before (I6).
         """
 
     @abstractmethod
-    def count_victims(self, count: int, protected: Collection[OffloadKey], chain: int) -> int:
+    def place(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
+        """Take the keys that `admit` accepted into the order; always follows an admission, before anything else.
+
+        Args:
+            keys: the accepted keys, in chain order.
+            slots: the slot of each.
+            chain: number of the chain that they continue.
+        """
+
+    @abstractmethod
+    def count_victims(self, count: int, protected: Set[OffloadKey], chain: int) -> int:
         """How many of `count` victims `admit` would find if `protected` must stay, with all of `chain`; none leaves."""
 
     @abstractmethod
-    def remove(self, keys: Iterable[OffloadKey]) -> None:
-        """Forget resident keys that left for another reason than eviction; unknown keys are ignored."""
+    def remove(self, slots: Sequence[int]) -> None:
+        """Forget resident keys that left for another reason than eviction."""
 
     @abstractmethod
-    def pin(self, keys: Iterable[OffloadKey]) -> None:
-        """These resident keys may not be victims until they are unpinned; each key is announced once."""
+    def release(self, slots: Collection[int]) -> None:
+        """One hold of each of these slots has ended, which others may still hold, or which may have lost their keys.
 
-    @abstractmethod
-    def unpin(self, keys: Iterable[OffloadKey]) -> None:
-        """These keys may be victims again; keys that were removed meanwhile are ignored."""
+        It is for a policy that sets held slots aside while it looks for victims, rather than pass over them each time.
+        """
 
     @abstractmethod
     def clear(self) -> Sequence[dict[Any, Any]]:
-        """Forget every key, every pin and what was learned, at once.
+        """Forget every key and what was learned, at once.
 
         Returns:
             The containers that held many keys, for the caller to empty little by little: freeing them in one go would
@@ -85,12 +112,12 @@ class CachePolicy(ABC):
         """
 
     @abstractmethod
-    def export(self) -> Sequence[OffloadKey]:
-        """All resident keys, the one to leave first in front."""
+    def export(self) -> Mapping[int, OffloadKey]:
+        """All resident keys by slot, the one to leave first in front."""
 
     @abstractmethod
-    def seed(self, keys: Sequence[OffloadKey]) -> None:
-        """Take over another policy's `export()`; called on an empty policy, at most `capacity` keys."""
+    def seed(self, residents: Mapping[int, OffloadKey]) -> None:
+        """Take over another policy's `export()` for the same pool; called on an empty policy."""
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -1,14 +1,12 @@
 """Slots and order kept in step: one pool and the policy that decides who leaves it. Knows no requests and no tokens."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from typing import cast
 
-from aiokvoffload.base import CachePolicy, LookupResult, OffloadKey
+from aiokvoffload.base import CachePolicy, LookupResult, OffloadKey, Residents
 from aiokvoffload.cache.discard import DiscardPile
-from aiokvoffload.cache.pool import ChunkPool, Held, PoolStatistics
+from aiokvoffload.cache.pool import ChunkPool, Held
 from aiokvoffload.errors import InternalError
-
-Reservation = tuple[Held, Sequence[OffloadKey]]
-"""Slots for keys that are to be written, and who left for them."""
 
 
 class ChunkCache:
@@ -16,44 +14,61 @@ class ChunkCache:
 
     Args:
         num_slots: its capacity in chunks.
-        policy: an empty policy of that capacity.
+        make_policy: makes the policy that orders them.
 
     Attributes:
         pool: the slots; to be read only.
-        policy: the order; its `access` may be called, since it changes no slot.
     """
 
-    __slots__ = ("policy", "pool")
+    __slots__ = ("_policy", "pool")
 
-    def __init__(self, num_slots: int, policy: CachePolicy) -> None:
+    def __init__(self, num_slots: int, make_policy: Callable[[Residents], CachePolicy]) -> None:
         self.pool = ChunkPool(num_slots)
-        self.policy = policy
+        self._policy = make_policy(self.pool)
 
     def lookup(self, key: OffloadKey) -> LookupResult:
         """Say what `key` is now."""
-        slot = self.pool.slots.get(key)
+        slot = self.pool.index.get(key)
         if slot is None:
             return LookupResult.MISS
         return LookupResult.HIT_PENDING if slot in self.pool.writing else LookupResult.HIT
 
-    def pin_leading(self, keys: Sequence[OffloadKey]) -> tuple[list[int], Held]:
-        """Hold the leading readable keys for reading; returns their slots and what to give to `complete_read`."""
-        slots, held, newly_held = self.pool.pin_leading(keys)
-        self.policy.pin(newly_held)
-        return slots, held
+    def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+        """The keys that have no slot, in the order given."""
+        index = self.pool.index
+        if index.has_none_of(keys):
+            return keys
+        return [key for key, slot in zip(keys, index.find(keys), strict=True) if slot is None]
 
-    def room_for(self, count: int, protected: Collection[OffloadKey], chain_number: int) -> int:
+    def access(self, keys: Sequence[OffloadKey], chain_number: int) -> None:
+        """Count a use of each of these distinct keys, as the continuation of a chain."""
+        if not keys:
+            return
+        slots = self.pool.index.find(keys)
+        if None not in slots:
+            self._policy.access(keys, cast("list[int]", slots), (), chain_number)
+            return
+        resident = {key: slot for key, slot in zip(keys, slots, strict=True) if slot is not None}
+        absent = [key for key, slot in zip(keys, slots, strict=True) if slot is None]
+        self._policy.access(list(resident), list(resident.values()), absent, chain_number)
+
+    def access_absent(self, keys: Sequence[OffloadKey], chain_number: int) -> None:
+        """The same for keys of which none has a slot."""
+        if keys:
+            self._policy.access((), (), keys, chain_number)
+
+    def room_for(self, count: int, protected: Set[OffloadKey], chain_number: int) -> int:
         """How many of `count` keys of a chain could be reserved now if `protected` must stay."""
         missing = max(0, count - self.pool.free.count)
-        return count - missing + self.policy.count_victims(missing, protected, chain_number)
+        return count - missing + self._policy.count_victims(missing, protected, chain_number)
 
-    def reserve(
+    def reserve_chain(
         self,
         chain: Sequence[OffloadKey],
         layout: Sequence[OffloadKey],
-        protected: Collection[OffloadKey],
+        protected: Set[OffloadKey],
         chain_number: int,
-    ) -> Reservation | None:
+    ) -> tuple[Held, Sequence[OffloadKey]] | None:
         """Reserve slots for a leading part of `chain`, evicting where there is no room.
 
         Args:
@@ -63,18 +78,23 @@ class ChunkCache:
             chain_number: number of the request's chain, which they continue.
 
         Returns:
-            The reservation, in the order of `layout`; `None` if there is room for none, and nothing has changed (I6).
+            Slots for those that were accepted, in the order of `layout`, and who left for them; `None` if there is room
+            for none, and nothing has changed (I6).
         """
-        admission = self.policy.admit(chain, self.pool.free.count, protected, chain_number)
+        admission = self._policy.admit(chain, self.pool.free.count, protected, chain_number)
         if admission is None:
             return None
-        accepted, victims = admission
-        keys = layout
+        accepted, victims, slots = admission
         if accepted < len(chain):
-            leading = set(chain[:accepted])
-            keys = [key for key in layout if key in leading]
-        held = self.pool.reserve(keys, victims)
-        self.policy.pin(keys)
+            is_chain = layout is chain
+            chain = chain[:accepted]
+            layout = chain if is_chain else list(filter(set(chain).__contains__, layout))
+        held = self.pool.replace(layout, victims, slots) if victims else self.pool.reserve(layout)
+        slots = held.slots
+        if layout is not chain:
+            slot_by_key = dict(zip(layout, slots, strict=True))
+            slots = [slot_by_key[key] for key in chain]
+        self._policy.place(chain, slots, chain_number)
         return held, victims
 
     def complete_read(self, held: Held, failed_keys: Collection[OffloadKey] = ()) -> list[OffloadKey]:
@@ -83,26 +103,29 @@ class ChunkCache:
         Returns:
             The dropped keys.
         """
-        failed = []
+        failed: dict[OffloadKey, int] = {}
         if failed_keys:
-            slots = self.pool.slots
-            failed = [key for slot, key in held.items() if key in failed_keys and slots.get(key) == slot]
+            find = self.pool.index.get
+            pairs = zip(held.keys, held.slots, strict=True)
+            failed = {key: slot for key, slot in pairs if key in failed_keys and find(key) == slot}
             self._drop(failed)
-        self.policy.unpin(self.pool.unpin(held))
-        return failed
+        self.pool.unpin(held)
+        self._policy.release(held.slots)
+        return list(failed)
 
-    def complete_write(self, held: Held, failed_keys: Collection[OffloadKey] = ()) -> Collection[OffloadKey]:
+    def complete_write(self, held: Held, failed_keys: Collection[OffloadKey] = ()) -> Sequence[OffloadKey]:
         """End a write; failed keys leave no trace.
 
         Returns:
             The keys that became readable.
         """
-        written: Collection[OffloadKey] = held.values()
+        written = held.keys
         if failed_keys:
-            self._drop([key for key in written if key in failed_keys])
+            pairs = zip(held.keys, held.slots, strict=True)
+            self._drop({key: slot for key, slot in pairs if key in failed_keys})
             written = [key for key in written if key not in failed_keys]
         self.pool.end_write(held)
-        self.policy.unpin(written)
+        self._policy.release(held.slots)
         return written
 
     def abandon_read(self, held: Held) -> None:
@@ -115,14 +138,10 @@ class ChunkCache:
 
     def clear(self, pile: DiscardPile) -> int:
         """Drop every key at once; what held them goes on the pile. Returns how many were readable."""
-        readable_count = len(self.pool.slots) - len(self.pool.writing)
-        for container in (self.pool.clear(), *self.policy.clear()):
+        readable_count = len(self.pool.index) - len(self.pool.writing)
+        for container in (*self.pool.clear(), *self._policy.clear()):
             pile.add(container)
         return readable_count
-
-    def statistics(self) -> PoolStatistics:
-        """Slots by state."""
-        return self.pool.statistics()
 
     def check_integrity(self, reads: Iterable[Held], writes: Iterable[Held]) -> None:
         """Check the pool, and that the policy orders exactly the pool's keys (I7).
@@ -131,14 +150,14 @@ class ChunkCache:
             InternalError: it does not hold.
         """
         self.pool.check_integrity(reads, writes)
-        ordered = self.policy.export()
-        if len(ordered) != len(self.policy) or sorted(ordered) != sorted(self.pool.slots):
+        ordered = {key: slot for slot, key in self._policy.export().items()}
+        if len(ordered) != len(self._policy) or ordered != dict(self.pool.index.items()):
             raise InternalError(f"the policy orders other keys than have slots: {self!r}")
 
     def __repr__(self) -> str:
-        return f"ChunkCache({self.pool!r}, {self.policy!r})"
+        return f"ChunkCache({self.pool!r}, {self._policy!r})"
 
-    def _drop(self, keys: Sequence[OffloadKey]) -> None:
-        if keys:
-            self.pool.drop(keys)
-            self.policy.remove(keys)
+    def _drop(self, failed: Mapping[OffloadKey, int]) -> None:
+        if failed:
+            self.pool.drop(list(failed), list(failed.values()))
+            self._policy.remove(list(failed.values()))

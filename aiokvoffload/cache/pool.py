@@ -9,13 +9,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
+from typing import NamedTuple
 
 from aiokvoffload.base import OffloadKey
 from aiokvoffload.cache.free_runs import FreeRuns
+from aiokvoffload.cache.slot_index import make_slot_index
 from aiokvoffload.errors import ArgumentError, InternalError
 
-Held = dict[int, OffloadKey]
-"""The slots that one transfer touches, each with the key it had when the transfer was prepared."""
+
+class Held(NamedTuple):
+    """The slots that one transfer touches, and the key that each had when the transfer was prepared."""
+
+    slots: Sequence[int]
+    keys: Sequence[OffloadKey]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +42,29 @@ class ChunkPool:
     A transfer *holds* the slots it touches: a slot has one writer, or any number of readers. A held slot is never
     handed out again: if its key goes, it is quarantined until the last hold ends.
 
-    The one thing here that is not short with many slots (I10): Python rebuilds a dictionary in one go, while a cache
-    fills up and about once in every turnover of a full one. Of all reservations of 128 keys, 0.15 ms in the middle, the
-    longest took 4 ms with 32,768 slots, 9 ms with 65,536, 15 ms with 131,072 and 29 ms with 262,144. An index divided
-    by a byte of the key would make all others slower instead; larger chunks mean fewer slots.
-
     Attributes:
+        capacity: number of slots.
         free: slots that can be reserved without evicting anything; not to be changed from outside.
-        slots: the slot of every key that is readable or being written; not to be changed from outside.
-        writing: those of the slots that are being written; not to be changed from outside.
+        index: the slot of every key that is readable or being written; not to be changed from outside.
+        writing: the slots that are being written, but for quarantined ones; not to be changed from outside.
 
     Raises:
         ArgumentError: `num_slots` is below 1.
     """
 
-    __slots__ = ("_capacity", "_orphaned_reads", "_orphaned_writes", "_readers", "free", "slots", "writing")
+    __slots__ = ("_orphaned_reads", "_orphaned_writes", "_readers", "capacity", "free", "index", "writing")
 
     def __init__(self, num_slots: int) -> None:
         if num_slots < 1:
             raise ArgumentError(f"num_slots must be at least 1, got {num_slots}")
-        self._capacity = num_slots
+        self.capacity = num_slots
         self.free = FreeRuns(num_slots)
+        self.index = make_slot_index(num_slots)
+        self.writing: set[int] = set()
         self._readers: dict[int, int] = {}
         # Together these are the quarantined slots.
         self._orphaned_reads: set[int] = set()
         self._orphaned_writes: set[int] = set()
-        self.slots: dict[OffloadKey, int] = {}
-        self.writing: set[int] = set()
 
     @property
     def pinned_count(self) -> int:
@@ -72,91 +74,97 @@ class ChunkPool:
     @property
     def evictable_count(self) -> int:
         """Slots whose keys are readable and held by nobody."""
-        return len(self.slots) - len(self.writing) - self.pinned_count
+        return len(self.index) - len(self.writing) - self.pinned_count
 
-    def reserve(self, keys: Sequence[OffloadKey], evicted: Collection[OffloadKey] = ()) -> Held:
+    def are_free(self, slots: Collection[int]) -> bool:
+        """Whether no transfer holds any of these slots."""
+        return (not self.writing or self.writing.isdisjoint(slots)) and (
+            not self._readers or self._readers.keys().isdisjoint(slots)
+        )
+
+    def reserve(self, keys: Sequence[OffloadKey]) -> Held:
         """Give slots to absent, distinct `keys`, adjacent and increasing where it can, and hold them as being written.
 
         Args:
             keys: in chain order.
-            evicted: evictable keys that give up their slots first.
 
         Returns:
             What to give to `end_write`, in the order of `keys`.
 
         Raises:
-            InternalError: a key to evict is absent or held, or there is no room.
+            InternalError: there is no room.
         """
-        freed = self._take_from(evicted) if evicted else []
-        turns_over = len(freed) == len(keys) and not self.free.count
-        slots = sorted(freed) if turns_over else self._allocate(len(keys), freed)
-        self.slots.update(zip(keys, slots, strict=True))
-        self.writing.update(slots)
-        return dict(zip(slots, keys, strict=False))  # as many, as was seen just now
+        return self._hold(keys, self._allocate(len(keys), ()))
+
+    def replace(self, keys: Sequence[OffloadKey], evicted: Sequence[OffloadKey], slots: Sequence[int]) -> Held:
+        """The same after evictable keys have left, which give up their slots.
+
+        Raises:
+            InternalError: a key to evict has not that slot, or it is held, or there is no room.
+        """
+        if not self.are_free(slots):
+            raise InternalError(f"a key is evicted while a transfer holds its slot: {self!r}")
+        if self.index.remove(evicted) != slots:
+            raise InternalError(f"a key is evicted that has another slot or none: {self!r}")
+        turns_over = len(slots) == len(keys) and not self.free.count
+        return self._hold(keys, sorted(slots) if turns_over else self._allocate(len(keys), slots))
 
     def end_write(self, held: Held) -> None:
         """End a write: its keys become readable; slots whose keys were dropped meanwhile become free.
 
         Raises:
-            InternalError: a slot is not being written; nothing has changed.
+            InternalError: a slot is not being written.
         """
-        if self.writing.issuperset(held):
-            self.writing.difference_update(held)
-            return
-        orphaned = [slot for slot in held if slot not in self.writing]
-        if not self._orphaned_writes.issuperset(orphaned):
-            raise InternalError(f"a write ends of slots {orphaned}, which nobody writes: {self!r}")
-        self.writing.difference_update(held)
-        self._orphaned_writes.difference_update(orphaned)
-        self.free.give(orphaned)
+        still_writing = len(self.writing) - len(held.slots)
+        self.writing.difference_update(held.slots)
+        if len(self.writing) > still_writing:
+            self._end_orphaned(held.slots, len(self.writing) - still_writing)
 
-    def pin_leading(self, keys: Iterable[OffloadKey]) -> tuple[list[int], Held, Collection[OffloadKey]]:
-        """Hold the slots of the leading keys that are readable.
+    def pin_leading(self, keys: Sequence[OffloadKey]) -> Held:
+        """Hold the slots of the leading keys that are readable, for reading; a key given twice is held twice.
 
         Returns:
-            Their slots, one per key; what to give to `unpin`; and the keys that nobody held before.
+            What to give to `unpin`.
         """
-        slots = list(map(self.slots.__getitem__, takewhile(self.slots.__contains__, keys)))
+        slots = self.index.find_leading(keys)
         if self.writing and not self.writing.isdisjoint(slots):
             slots = list(takewhile(lambda slot: slot not in self.writing, slots))
-        held = dict(zip(slots, keys, strict=False))
-        if not self._readers or self._readers.keys().isdisjoint(slots):
-            self._readers.update(dict.fromkeys(held, 1))
-            return slots, held, held.values()
-        newly_held = [key for slot, key in held.items() if slot not in self._readers]
-        for slot in held:
-            self._readers[slot] = self._readers.get(slot, 0) + 1
-        return slots, held, newly_held
+        self._pin(slots)
+        return Held(slots, keys if len(slots) == len(keys) else keys[: len(slots)])
 
-    def unpin(self, held: Held) -> Collection[OffloadKey]:
+    def _pin(self, slots: Sequence[int]) -> None:
+        readers, once = self._readers, dict.fromkeys(slots, 1)
+        if len(once) == len(slots) and (not readers or readers.keys().isdisjoint(once)):
+            readers.update(once)
+            return
+        for slot in slots:
+            readers[slot] = readers.get(slot, 0) + 1
+
+    def unpin(self, held: Held) -> None:
         """End one read of each slot; those whose keys were dropped become free with their last reader.
-
-        Returns:
-            The keys that are evictable again.
 
         Raises:
             InternalError: a slot is not being read; nothing has changed.
         """
-        readers = self._readers
-        counts = [readers.get(slot) for slot in held]
+        readers, slots = self._readers, held.slots
+        counts = list(map(readers.get, slots))
         if None in counts:
-            raise InternalError(f"slot {list(held)[counts.index(None)]} is unpinned but not pinned: {self!r}")
+            raise InternalError(f"slot {slots[counts.index(None)]} is unpinned but not pinned: {self!r}")
         if self._orphaned_reads or counts.count(1) < len(counts):
-            return self._unpin_shared(held)
-        for slot in held:
+            self._unpin_shared(slots)
+            return
+        for slot in slots:
             del readers[slot]
-        return held.values()
 
-    def drop(self, keys: Iterable[OffloadKey]) -> None:
-        """Take slots away from keys that are readable or being written; held slots are quarantined.
+    def drop(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
+        """Take their slots away from keys that are readable or being written; held slots are quarantined.
 
         Raises:
-            InternalError: a key has no slot.
+            InternalError: a key has another slot or none.
         """
-        for key in keys:
-            slot = self.slots.pop(key, None)
-            if slot is None:
-                raise InternalError(f"{key!r} is dropped but has no slot: {self!r}")
+        if self.index.remove(keys) != slots:
+            raise InternalError(f"a key is dropped that has another slot or none: {self!r}")
+        for slot in slots:
             if slot in self.writing:
                 self.writing.remove(slot)
                 self._orphaned_writes.add(slot)
@@ -165,22 +173,22 @@ class ChunkPool:
             else:
                 self.free.give((slot,))
 
-    def clear(self) -> dict[OffloadKey, int]:
+    def clear(self) -> Sequence[dict[OffloadKey, int]]:
         """Take the slots away from all keys, in time that does not depend on their number; quarantine held slots.
 
         Returns:
-            The old `slots`, for the caller to let go of little by little.
+            The dictionaries of the old index, for the caller to let go of little by little.
         """
         self._orphaned_reads = set(self._readers)
         self._orphaned_writes |= self.writing
-        self.free = FreeRuns(self._capacity, self._orphaned_reads | self._orphaned_writes)
-        old_slots, self.slots, self.writing = self.slots, {}, set()
-        return old_slots
+        self.free = FreeRuns(self.capacity, self._orphaned_reads | self._orphaned_writes)
+        self.writing = set()
+        return self.index.clear()
 
     def statistics(self) -> PoolStatistics:
         """Slots by state."""
         return PoolStatistics(
-            capacity=self._capacity,
+            capacity=self.capacity,
             free=self.free.count,
             writing=len(self.writing),
             pinned=self.pinned_count,
@@ -194,13 +202,16 @@ class ChunkPool:
         Raises:
             InternalError: a slot is in no state or in two, or somebody holds it who should not.
         """
-        of_keys = set(self.slots.values())
+        slot_by_key = dict(self.index.items())
+        of_keys = set(slot_by_key.values())
         orphaned = [*self._orphaned_reads, *self._orphaned_writes]
-        if sorted([*self.free, *self.slots.values(), *orphaned]) != list(range(self._capacity)):
+        if sorted([*self.free, *slot_by_key.values(), *orphaned]) != list(range(self.capacity)):
             raise InternalError(f"free, resident and quarantined slots are not each slot once: {self!r}")
-        if Counter(chain.from_iterable(reads)) != Counter(self._readers):
+        if Counter(chain.from_iterable(held.slots for held in reads)) != Counter(self._readers):
             raise InternalError(f"slots are read by others than the loads under way: {self!r}")
-        if Counter(chain.from_iterable(writes)) != Counter([*self.writing, *self._orphaned_writes]):
+        if Counter(chain.from_iterable(held.slots for held in writes)) != Counter(
+            [*self.writing, *self._orphaned_writes]
+        ):
             raise InternalError(f"slots are written by others than the stores under way: {self!r}")
         pinned = self._readers.keys() - self._orphaned_reads
         if not (self._orphaned_reads <= self._readers.keys() and pinned <= of_keys and self.writing <= of_keys):
@@ -216,28 +227,31 @@ class ChunkPool:
             f"{now.evictable} evictable, {now.quarantined} quarantined)"
         )
 
-    def _take_from(self, evicted: Iterable[OffloadKey]) -> list[int]:
-        try:
-            slots = list(map(self.slots.pop, evicted))
-        except KeyError as error:
-            raise InternalError(f"a key is evicted that is absent, or twice: {self!r}") from error
-        if (self._readers and not self._readers.keys().isdisjoint(slots)) or not self.writing.isdisjoint(slots):
-            raise InternalError(f"a key is evicted while a transfer holds its slot: {self!r}")
-        return slots
+    def _hold(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> Held:
+        self.index.put(keys, slots)
+        self.writing.update(slots)
+        return Held(slots, keys)
 
-    def _allocate(self, count: int, freed: list[int]) -> list[int]:
+    def _allocate(self, count: int, freed: Sequence[int]) -> list[int]:
         left = self.free.count + len(freed) - count
         if left < 0:
             raise InternalError(f"{count} keys need {-left} slots more than are free: {self!r}")
         if left:
             self.free.give(freed)
-            return self.free.take(count)
+            return sorted(self.free.take(count))
         # No run need be joined only to be cut again.
-        return sorted(freed + self.free.take_all())
+        return sorted([*freed, *self.free.take_all()])
 
-    def _unpin_shared(self, held: Held) -> list[OffloadKey]:
-        evictable, freed = [], []
-        for slot, key in held.items():
+    def _end_orphaned(self, slots: Iterable[int], count: int) -> None:
+        orphaned = [slot for slot in slots if slot in self._orphaned_writes]
+        if len(orphaned) < count:
+            raise InternalError(f"a write ends of slots {list(slots)}, some of which nobody writes: {self!r}")
+        self._orphaned_writes.difference_update(orphaned)
+        self.free.give(orphaned)
+
+    def _unpin_shared(self, slots: Iterable[int]) -> None:
+        freed = []
+        for slot in slots:
             if self._readers[slot] > 1:
                 self._readers[slot] -= 1
                 continue
@@ -245,7 +259,4 @@ class ChunkPool:
             if slot in self._orphaned_reads:
                 self._orphaned_reads.remove(slot)
                 freed.append(slot)
-            else:
-                evictable.append(key)
         self.free.give(freed)
-        return evictable

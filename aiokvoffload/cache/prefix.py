@@ -1,30 +1,17 @@
-"""How far a hit reaches. Knows keys, groups and a set of present keys; nothing of tiers or pools."""
+"""How far a hit reaches. Knows keys, groups and which keys are present; nothing of tiers or pools."""
 
-from collections.abc import Container, Sequence
-from itertools import takewhile
+from collections.abc import Sequence
 from math import lcm
 
 from aiokvoffload.base import OffloadKey
+from aiokvoffload.cache.slot_index import SlotIndex
 from aiokvoffload.config import GroupConfig
-from aiokvoffload.errors import ArgumentError
-
-
-def count_leading(keys: Sequence[OffloadKey], present: Container[OffloadKey]) -> int:
-    """Number of leading `keys` that are in `present`.
-
-    Raises:
-        ArgumentError: a key cannot be looked up, so it is no key.
-    """
-    try:
-        return len(list(takewhile(present.__contains__, keys)))
-    except TypeError as error:
-        raise ArgumentError(f"keys must be a sequence of bytes: {error}") from error
 
 
 def longest_common_position(
     keys_by_group: Sequence[Sequence[OffloadKey]],
     groups: Sequence[GroupConfig],
-    present_by_group: Sequence[Container[OffloadKey]],
+    present_by_group: Sequence[SlotIndex],
 ) -> int:
     """The longest position at which every full group has its prefix and every windowed group its window.
 
@@ -42,7 +29,7 @@ def longest_common_position(
     windows, reach = [], []
     for keys, group, present in zip(keys_by_group, groups, present_by_group, strict=True):
         if group.window_chunks is None:
-            reach.append(count_leading(keys, present) * group.span)
+            reach.append(len(present.find_leading(keys)) * group.span)
         else:
             reach.append(len(keys) * group.span)
             windows.append(_Window(keys, group, present))
@@ -61,7 +48,7 @@ class _Window:
 
     __slots__ = ("_keys", "_present", "_run_start", "_span", "_window_chunks")
 
-    def __init__(self, keys: Sequence[OffloadKey], group: GroupConfig, present: Container[OffloadKey]) -> None:
+    def __init__(self, keys: Sequence[OffloadKey], group: GroupConfig, present: SlotIndex) -> None:
         self._keys = keys
         self._present = present
         self._span = group.span

@@ -36,19 +36,22 @@ class TokenBook(Generic[Record]):
             self._open[token] = record
         return token
 
-    def find(self, token: int) -> Record | None:
-        """What is still promised under `token`; `None` if it was settled.
+    def take(self, token: int) -> Record | None:
+        """What was promised under `token`, which is settled by that; `None` if it was settled before.
 
         Raises:
             ArgumentError: the token was never given by this kind of call.
         """
-        if not isinstance(token, int) or not 0 <= token < self._next or (self._next - token) % 2:
-            raise ArgumentError(f"token must be one that {self._kind} gave, got {token!r}")
-        return self._open.get(token)
+        try:
+            return self._open.pop(token)
+        except (KeyError, TypeError):
+            if not isinstance(token, int) or not 0 <= token < self._next or (self._next - token) % 2:
+                raise ArgumentError(f"token must be one that {self._kind} gave, got {token!r}") from None
+            return None
 
-    def settle(self, token: int) -> None:
-        """The promise is kept."""
-        self._open.pop(token, None)
+    def peek(self, token: int) -> Record | None:
+        """What is still promised under `token`."""
+        return self._open.get(token)
 
     def begin_epoch(self) -> None:
         """What was promised so far belongs to the past, though it is still to be settled."""

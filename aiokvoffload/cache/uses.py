@@ -13,7 +13,7 @@ class RequestUses:
 
     Attributes:
         chain_number: as given.
-        used: keys whose use was counted.
+        used: keys whose use was counted; to be read only.
     """
 
     __slots__ = ("_offered", "chain_number", "used")
@@ -21,17 +21,19 @@ class RequestUses:
     def __init__(self, chain_number: int) -> None:
         self._offered: set[OffloadKey] = set()
         self.chain_number = chain_number
-        self.used: set[OffloadKey] = set()
+        # A dictionary, since the garbage collector would go through a set of long chains, key by key.
+        self.used: dict[OffloadKey, None] = {}
 
     def count_use(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note a use; returns the keys that this request had not used before."""
-        used = self.used
-        count = len(used)
-        new_keys = keys if used.isdisjoint(keys) else [key for key in keys if key not in used]
-        used.update(new_keys)
-        if len(used) < count + len(new_keys):
-            new_keys = list(dict.fromkeys(new_keys))
-        return new_keys
+        once = dict.fromkeys(keys)
+        if self.used:
+            if not self.used.keys().isdisjoint(once):
+                once = {key: None for key in once if key not in self.used}
+            self.used.update(once)
+        else:
+            self.used = once
+        return keys if len(once) == len(keys) else list(once)
 
     def count_offer(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note an offer to store; returns the keys that this request had not offered before."""

@@ -19,13 +19,16 @@ from aiokvoffload.base import (
     RemovalReason,
     ReqContext,
 )
-from aiokvoffload.cache.cache_set import CacheSet, Record, as_sequence
+from aiokvoffload.cache.cache_set import CacheSet
 from aiokvoffload.cache.chains import group_suffix, split_by_group
 from aiokvoffload.cache.chunk_cache import ChunkCache
 from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.event_log import EventLog
+from aiokvoffload.cache.key_check import KeyCheck, as_sequence
 from aiokvoffload.cache.offers import OfferCounter
+from aiokvoffload.cache.sole_cache import SoleCache
 from aiokvoffload.cache.statistics import ManagerCounts, ManagerStatistics
+from aiokvoffload.cache.tier_cache import Record, TierCache
 from aiokvoffload.cache.tokens import TokenBook
 from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.config import GroupConfig
@@ -35,6 +38,9 @@ from aiokvoffload.registry import resolve
 
 _SHED_PER_CALL, _SHED_PER_KEY = 128, 4
 """Entries of dropped containers that are freed in passing: more than the same call can add to living ones."""
+
+
+_NONE_FAILED: Collection[OffloadKey] = ()
 
 
 class CPUOffloadingManager(OffloadingManager):
@@ -71,8 +77,8 @@ class CPUOffloadingManager(OffloadingManager):
         _require_at_least_one("store_threshold", store_threshold)
         _require_at_least_one("store_tracker_keys", store_tracker_keys)
         _require_at_least_one("max_pending_events", max_pending_events)
-        self._caches = _make_caches(pools, groups, policy)
-        self._has_one_group = len(groups) == 1
+        self._cache = _make_cache(pools, groups, policy)
+        self._key_check = KeyCheck(len(groups))
         self._windowed = {group_suffix(index) for index, group in enumerate(groups) if group.window_chunks is not None}
         self._offers = OfferCounter(store_threshold, store_tracker_keys) if store_threshold > 1 else None
         self._requests: dict[str, RequestUses] = {}
@@ -85,15 +91,15 @@ class CPUOffloadingManager(OffloadingManager):
 
     def lookup(self, key: OffloadKey, ctx: ReqContext) -> LookupResult:
         """Say what `key` is now; changes nothing."""
-        return self._caches.lookup(key)
+        return self._cache.lookup(key)
 
     def lookup_prefix(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
         """Number of leading keys that are readable or being written; changes nothing."""
-        return self._caches.count_leading(as_sequence(keys))
+        return self._cache.count_leading(as_sequence(keys))
 
     def lookup_groups(self, keys_by_group: Sequence[Sequence[OffloadKey]], ctx: ReqContext) -> int:
         """The longest common position (see `cache.prefix`); `keys_by_group` has the keys from the sequence's start."""
-        return self._caches.longest_common_position(keys_by_group)
+        return self._cache.longest_common_position(keys_by_group)
 
     def prepare_load(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareLoadOutput:
         """Pin the leading readable keys; asserts nothing about what an earlier lookup said (I3)."""
@@ -101,29 +107,25 @@ class CPUOffloadingManager(OffloadingManager):
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
         uses = self._uses_of(ctx)  # before anything is pinned, since it may refuse
-        readable, slots, record = self._caches.pin_leading(keys)
-        chain = readable if self._has_one_group else self._caches.in_chain_order(readable)
-        self._caches.access(uses.count_use(chain), uses.chain_number)
+        readable, slots, record = self._cache.pin_leading(keys)
+        self._cache.access(uses.count_use(self._cache.in_chain_order(readable)), uses.chain_number)
         self._counts.loaded += len(readable)
         self._counts.missed += len(keys) - len(readable)
         token = self._loads.issue(record if readable else None)
         return PrepareLoadOutput(token, readable, CPULoadStoreSpec.of(slots))
 
-    def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = ()) -> bool:
+    def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Release a load's pins; failed keys are a MISS at once, their slots free after the last reader."""
-        record = self._loads.find(token)
+        failed = self._part_of(self._loads.peek(token), failed_keys)
+        record = self._loads.take(token)
         is_current = token >= self._loads.epoch_start
         if record is None:
             return is_current
         if not is_current:
-            self._caches.abandon_read(record)
-        else:
-            failed = _part_of(record, failed_keys)
-            dropped = self._caches.complete_read(record, failed)
-            if dropped:
-                self._counts.failed_loads += len(dropped)
-                self._events.removed(dropped, RemovalReason.FAILED)
-        self._loads.settle(token)
+            self._cache.abandon_read(record)
+        elif dropped := self._cache.complete_read(record, failed):
+            self._counts.failed_loads += len(dropped)
+            self._events.removed(dropped, RemovalReason.FAILED)
         return is_current
 
     def prepare_store(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareStoreOutput | None:
@@ -131,50 +133,51 @@ class CPUOffloadingManager(OffloadingManager):
         keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
-        chain = keys if self._has_one_group else self._caches.in_chain_order(keys)
-        absent = self._caches.absent(keys)
-        if chain is not keys:
-            absent = list(filter(set(absent).__contains__, chain))
+        chain = self._cache.in_chain_order(keys)
+        absent = self._cache.absent(chain)
         uses = self._uses_of(ctx)
-        self._caches.access(uses.count_use(chain), uses.chain_number)
+        new = uses.count_use(chain)
+        if absent is chain:
+            self._cache.access_absent(new, uses.chain_number)
+        else:
+            self._cache.access(new, uses.chain_number)
         wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
         self._counts.filtered += len(absent) - len(wanted)
         if not wanted:
             return PrepareStoreOutput(self._stores.issue(None), (), CPULoadStoreSpec.of(()), ())
-        reserved = self._caches.reserve(wanted, keys, uses.used, uses.chain_number)
-        if reserved is None:
+        reservation = self._cache.reserve(wanted, keys, uses.used.keys(), uses.chain_number)
+        if reservation is None:
             self._counts.refused += len(wanted)
             return None
-        (to_store, slots, record), victims = reserved
+        (to_store, slots, record), evicted = reservation
         self._counts.refused += len(wanted) - len(to_store)
-        self._counts.evicted += len(victims)
-        if victims:
-            self._events.removed(victims[::-1], RemovalReason.EVICTED)
-        return PrepareStoreOutput(self._stores.issue(record), to_store, CPULoadStoreSpec.of(slots), victims)
+        if evicted:
+            self._counts.evicted += len(evicted)
+            self._events.removed(evicted[::-1], RemovalReason.EVICTED)
+        return PrepareStoreOutput(self._stores.issue(record), to_store, CPULoadStoreSpec.of(slots), evicted)
 
-    def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = ()) -> bool:
+    def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Make a store's keys readable, but for the failed ones."""
-        record = self._stores.find(token)
+        failed = self._part_of(self._stores.peek(token), failed_keys)
+        record = self._stores.take(token)
         is_current = token >= self._stores.epoch_start
         if record is None:
             return is_current
         if not is_current:
-            self._caches.abandon_write(record)
+            self._cache.abandon_write(record)
         else:
-            failed = _part_of(record, failed_keys)
-            stored = self._caches.complete_write(record, failed)
+            stored = self._cache.complete_write(record, failed)
             self._counts.stored += len(stored)
             self._counts.failed_stores += len(failed)
             self._events.stored(stored)
-        self._stores.settle(token)
         return is_current
 
     def touch(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> None:
         """Count a use of the keys by this request; some 200 µs for 512 keys, so a long chain is touched in runs."""
         keys = as_sequence(keys)
-        self._caches.require_chain(keys)
+        self._key_check.require_keys(keys)
         uses = self._uses_of(ctx)
-        self._caches.access(uses.count_use(self._caches.in_chain_order(keys)), uses.chain_number)
+        self._cache.access(uses.count_use(self._cache.in_chain_order(keys)), uses.chain_number)
 
     def on_new_request(self, ctx: ReqContext) -> None:
         """Begin a request.
@@ -196,7 +199,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def reset_cache(self) -> int:
         """Drop every key; slots under way stay quarantined until their transfers end."""
-        cleared = self._caches.clear(self._discarded)
+        cleared = self._cache.clear(self._discarded)
         self._loads.begin_epoch()
         self._stores.begin_epoch()
         self._events.cleared()
@@ -207,7 +210,7 @@ class CPUOffloadingManager(OffloadingManager):
     def statistics(self) -> ManagerStatistics:
         """Slots by state, what is under way, and the fates of keys so far."""
         return ManagerStatistics(
-            pools=self._caches.statistics(),
+            pools=self._cache.statistics(),
             requests=len(self._requests),
             loads_in_flight=len(self._loads),
             stores_in_flight=len(self._stores),
@@ -221,17 +224,29 @@ class CPUOffloadingManager(OffloadingManager):
         Raises:
             InternalError: it does not hold.
         """
-        self._caches.check_integrity(self._loads.open_records(), self._stores.open_records())
+        self._cache.check_integrity(self._loads.open_records(), self._stores.open_records())
 
     def __repr__(self) -> str:
         return (
-            f"CPUOffloadingManager({self._caches!r}, {len(self._requests)} requests, {len(self._loads)} loads, "
+            f"CPUOffloadingManager({self._cache!r}, {len(self._requests)} requests, {len(self._loads)} loads, "
             f"{len(self._stores)} stores)"
         )
 
     def _uses_of(self, ctx: ReqContext) -> RequestUses:
         """What this request has used so far; one that was not begun uses once and is gone."""
         return self._requests.get(ctx.req_id) or RequestUses(next(self._chain_numbers))
+
+    def _part_of(self, record: Record | None, failed_keys: Collection[OffloadKey]) -> Collection[OffloadKey]:
+        """`failed_keys`, each of which must be of the transfer."""
+        if failed_keys is _NONE_FAILED or record is None:
+            return ()
+        try:
+            failed = set(failed_keys)
+        except TypeError:
+            raise ArgumentError(f"failed_keys must be keys of this transfer, got {failed_keys!r}") from None
+        if foreign := failed.difference(self._cache.keys_of(record)):
+            raise ArgumentError(f"failed_keys must be keys of this transfer, got {next(iter(foreign))!r}")
+        return failed
 
     def _worth_storing(
         self, absent: Sequence[OffloadKey], uses: RequestUses, offers: OfferCounter
@@ -249,25 +264,13 @@ def _require_at_least_one(name: str, value: int) -> None:
         raise ConfigError(f"{name} must be at least 1, got {value}")
 
 
-def _make_caches(pools: Sequence[PoolShape], groups: Sequence[GroupConfig], policy: str) -> CacheSet:
+def _make_cache(pools: Sequence[PoolShape], groups: Sequence[GroupConfig], policy: str) -> TierCache:
     served = sorted(concatenated.from_iterable(pool.groups for pool in pools))
     if not groups or served != list(range(len(groups))):
         raise ConfigError(f"pools must serve each of {len(groups)} groups once, got {[pool.groups for pool in pools]}")
     make_policy = resolve("policies", policy)
-    caches = [ChunkCache(pool.num_slots, make_policy(pool.num_slots)) for pool in pools]
+    if len(groups) == 1 and groups[0].window_chunks is None:
+        return SoleCache(pools[0].num_slots, make_policy, groups[0].span)
+    caches = [ChunkCache(pool.num_slots, make_policy) for pool in pools]
     cache_by_group = {group_idx: cache for cache, pool in zip(caches, pools, strict=True) for group_idx in pool.groups}
     return CacheSet(caches, groups=groups, cache_by_group=[cache_by_group[index] for index in range(len(groups))])
-
-
-def _part_of(record: Record, failed_keys: Collection[OffloadKey]) -> Collection[OffloadKey]:
-    """`failed_keys`, each of which must be of the transfer."""
-    try:
-        failed = set(failed_keys)
-    except TypeError:
-        raise ArgumentError(f"failed_keys must be keys of this transfer, got {failed_keys!r}") from None
-    if not failed:
-        return failed
-    foreign = failed.difference(*(held.values() for _, held in record))
-    if foreign:
-        raise ArgumentError(f"failed_keys must be keys of this transfer, got {next(iter(foreign))!r}")
-    return failed

@@ -7,10 +7,14 @@ from aiokvoffload.errors import ArgumentError, InternalError
 from aiokvoffload.testing.policy import make_keys
 
 
-def store(pool: ChunkPool, keys: list[OffloadKey], evicted: list[OffloadKey] | None = None) -> Held:
-    held = pool.reserve(keys, evicted or [])
+def store(pool: ChunkPool, keys: list[OffloadKey]) -> Held:
+    held = pool.reserve(keys)
     pool.end_write(held)
     return held
+
+
+def drop(pool: ChunkPool, keys: list[OffloadKey]) -> None:
+    pool.drop(keys, [slot for slot in pool.index.find(keys) if slot is not None])
 
 
 def states(pool: ChunkPool) -> tuple[int, ...]:
@@ -29,13 +33,13 @@ def test_a_slot_passes_through_its_states_and_they_add_up() -> None:
     pool.check_integrity([], [write])
     pool.end_write(write)
     assert states(pool) == (2, 0, 0, 2, 0)
-    _, read, newly_held = pool.pin_leading(keys[:1])
-    assert list(newly_held) == keys[:1]
+    read = pool.pin_leading(keys[:1])
+    assert (read.slots, read.keys) == ([0], keys[:1])
     assert states(pool) == (2, 0, 1, 1, 0)
-    pool.drop(keys[:1])
+    drop(pool, keys[:1])
     assert states(pool) == (2, 0, 0, 1, 1)
     pool.check_integrity([read], [])
-    assert list(pool.unpin(read)) == []
+    pool.unpin(read)
     assert states(pool) == (3, 0, 0, 1, 0)
     pool.check_integrity([], [])
 
@@ -44,37 +48,47 @@ def test_a_chain_gets_adjacent_increasing_slots() -> None:
     pool = ChunkPool(100)
     store(pool, make_keys(*range(30)))
     held = store(pool, make_keys(*range(30, 60)))
-    assert list(runs_of(held)) == [(30, 60)]
-    assert list(held.values()) == make_keys(*range(30, 60))
+    assert list(runs_of(held.slots)) == [(30, 60)]
+    assert held.keys == make_keys(*range(30, 60))
 
 
 def test_evicted_slots_are_reused_in_increasing_order() -> None:
     pool = ChunkPool(8)
     keys = make_keys(*range(8))
     store(pool, keys)
-    held = store(pool, make_keys(10, 11, 12), evicted=[keys[5], keys[4], keys[3]])
-    assert list(held) == [3, 4, 5]
-    pool.check_integrity([], [])
+    held = pool.replace(make_keys(10, 11, 12), [keys[5], keys[4], keys[3]], [5, 4, 3])
+    assert held.slots == [3, 4, 5]
+    pool.check_integrity([], [held])
+
+
+def test_a_chain_gets_increasing_slots_even_out_of_several_runs() -> None:
+    pool = ChunkPool(12)
+    store(pool, make_keys(*range(12)))
+    drop(pool, make_keys(9, 10, 2, 4, 5))
+    assert pool.reserve(make_keys(*range(20, 25))).slots == [2, 4, 5, 9, 10]
 
 
 def test_pins_are_counted() -> None:
     pool = ChunkPool(2)
     keys = make_keys(1, 2)
     store(pool, keys)
-    _, first, _ = pool.pin_leading(keys)
-    _, second, newly_held = pool.pin_leading(keys[:1])
-    assert list(newly_held) == []
-    assert list(pool.unpin(first)) == keys[1:]
+    first = pool.pin_leading(keys)
+    second = pool.pin_leading(keys[:1])
+    pool.unpin(first)
     assert states(pool) == (0, 0, 1, 1, 0)
-    assert list(pool.unpin(second)) == keys[:1]
+    assert not pool.are_free([0, 1])
+    pool.unpin(second)
+    assert states(pool) == (0, 0, 0, 2, 0)
+    assert pool.are_free([0, 1])
 
 
-def test_a_key_named_twice_in_one_call_is_pinned_once() -> None:
+def test_a_key_named_twice_in_one_call_is_held_twice() -> None:
     pool = ChunkPool(2)
     store(pool, make_keys(1))
-    slots, held, _ = pool.pin_leading(make_keys(1, 1))
-    assert slots == [0, 0]
-    assert list(pool.unpin(held)) == make_keys(1)
+    held = pool.pin_leading(make_keys(1, 1))
+    assert held.slots == [0, 0]
+    pool.check_integrity([held], [])
+    pool.unpin(held)
     pool.check_integrity([], [])
 
 
@@ -82,11 +96,11 @@ def test_a_pin_released_twice_is_an_underflow() -> None:
     """Fault 16."""
     pool = ChunkPool(2)
     store(pool, make_keys(1))
-    _, held, _ = pool.pin_leading(make_keys(1))
+    held = pool.pin_leading(make_keys(1))
     pool.unpin(held)
     with pytest.raises(InternalError, match="slot 0 is unpinned but not pinned"):
         pool.unpin(held)
-    with pytest.raises(InternalError, match="which nobody writes"):
+    with pytest.raises(InternalError, match="some of which nobody writes"):
         pool.end_write(held)
 
 
@@ -95,16 +109,15 @@ def test_only_readable_leading_keys_are_pinned() -> None:
     pool = ChunkPool(4)
     store(pool, make_keys(1, 3))
     pool.reserve(make_keys(2))
-    slots, _, _ = pool.pin_leading(make_keys(1, 2, 3))
-    assert slots == [0]
+    assert pool.pin_leading(make_keys(1, 2, 3)).slots == [0]
 
 
 def test_a_dropped_key_that_is_being_written_leaves_its_slot_quarantined_until_the_write_ends() -> None:
     pool = ChunkPool(2)
     old = pool.reserve(make_keys(1))
-    pool.drop(make_keys(1))
+    drop(pool, make_keys(1))
     new = pool.reserve(make_keys(1))
-    assert not set(old) & set(new)
+    assert not set(old.slots) & set(new.slots)
     assert states(pool) == (0, 1, 0, 0, 1)
     pool.end_write(old)
     assert states(pool) == (1, 1, 0, 0, 0)
@@ -116,25 +129,31 @@ def test_a_clear_quarantines_what_is_held_and_frees_the_rest() -> None:
     pool = ChunkPool(8)
     keys = make_keys(*range(5))
     store(pool, keys)
-    _, read, _ = pool.pin_leading(keys[:2])
+    read = pool.pin_leading(keys[:2])
     write = pool.reserve(make_keys(10))
-    assert pool.clear().keys() == {*keys, *make_keys(10)}
+    (cleared,) = pool.clear()
+    assert cleared.keys() == {*keys, *make_keys(10)}
     assert states(pool) == (5, 0, 0, 0, 3)
     new = pool.reserve(make_keys(*range(5)))
-    assert not set(new) & {*read, *write}
+    assert not set(new.slots) & {*read.slots, *write.slots}
     pool.unpin(read)
     pool.end_write(write)
     assert states(pool) == (3, 5, 0, 0, 0)
     pool.check_integrity([], [new])
 
 
-@pytest.mark.parametrize("evicted", [make_keys(1, 1), make_keys(7), make_keys(2)], ids=["twice", "absent", "pinned"])
-def test_a_policy_that_evicts_what_it_must_not_is_found_out(evicted: list[OffloadKey]) -> None:
+@pytest.mark.parametrize(
+    ("evicted", "slots"),
+    [(make_keys(1, 1), [0, 0]), (make_keys(7), [3]), (make_keys(2), [1]), (make_keys(1), [3])],
+    ids=["twice", "absent", "held", "another slot"],
+)
+def test_a_policy_that_evicts_what_it_must_not_is_found_out(evicted: list[OffloadKey], slots: list[int]) -> None:
     pool = ChunkPool(4)
     store(pool, make_keys(1, 2))
-    pool.pin_leading(make_keys(2))
+    pool.pin_leading(make_keys(1, 2))
+    pool.unpin(Held([0], make_keys(1)))
     with pytest.raises(InternalError, match="is evicted"):
-        pool.reserve(make_keys(3, 4), evicted)
+        pool.replace(make_keys(3, 4), evicted, slots)
 
 
 def test_more_keys_than_slots_are_refused_before_anything_changes() -> None:
@@ -147,7 +166,7 @@ def test_more_keys_than_slots_are_refused_before_anything_changes() -> None:
 def test_the_integrity_check_finds_a_lost_slot() -> None:
     pool = ChunkPool(4)
     store(pool, make_keys(1, 2))
-    del pool.slots[make_keys(1)[0]]
+    pool.index.remove(make_keys(1))
     with pytest.raises(InternalError, match="each slot once"):
         pool.check_integrity([], [])
 

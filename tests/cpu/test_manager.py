@@ -216,7 +216,7 @@ def test_a_request_does_not_evict_its_own_chain(policy: str) -> None:
     output = manager.prepare_store(chain[3:], ctx)
     assert output is not None
     assert output.keys_to_store == chain[3:4]
-    assert output.evicted_keys == []
+    assert not output.evicted_keys
     assert manager.prepare_store(chain[4:], ctx) is None
 
 
@@ -575,11 +575,11 @@ def test_what_a_reset_dropped_is_freed_little_by_little() -> None:
     manager = make_manager(3000)
     store(manager, make_chain("a", 3000))
     manager.reset_cache()
-    left = len(manager._discarded)
-    manager.prepare_load([], ONE_OFF)
-    assert left - 300 < len(manager._discarded) < left
+    calls = 0
     while len(manager._discarded):
         manager.prepare_load([], ONE_OFF)
+        calls += 1
+    assert calls > 2 * 3000 / 300
 
 
 # Events
@@ -654,13 +654,13 @@ def test_keys_are_plain_bytes_whose_names_do_not_depend_on_the_process() -> None
 
 
 BAD_KEYS = [
-    ("text", r"keys\[\d\] must be bytes made by make_offload_key"),
-    (None, r"keys\[\d\] must be bytes made by make_offload_key"),
-    (7, r"keys\[\d\] must be bytes made by make_offload_key"),
-    (bytearray(b"mutable"), r"keys\[\d\] must be bytes made by make_offload_key|keys must be a sequence of bytes"),
-    (b"\0\0\0\0", r"keys\[\d\] must be bytes made by make_offload_key"),
-    (b"", r"keys\[\d\] must be bytes made by make_offload_key"),
-    (make_offload_key(b"x", 9), r"keys\[\d\] is of group 9, there are \d groups"),
+    ("text", r"key(s\[\d\])? must be bytes made by make_offload_key"),
+    (None, r"key(s\[\d\])? must be bytes made by make_offload_key"),
+    (7, r"key(s\[\d\])? must be bytes made by make_offload_key"),
+    (bytearray(b"mutable"), r"key(s\[\d\])? must be bytes made by make_offload_key|keys must be a sequence of bytes"),
+    (b"\0\0\0\0", r"key(s\[\d\])? must be bytes made by make_offload_key"),
+    (b"", r"key(s\[\d\])? must be bytes made by make_offload_key"),
+    (make_offload_key(b"x", 9), r"key(s\[\d\])? is of group 9, there are \d groups"),
 ]
 
 

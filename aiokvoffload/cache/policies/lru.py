@@ -1,9 +1,9 @@
 """Least recently used: the chain whose last use is longest ago leaves first, its tail before its head."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
-from aiokvoffload.base import Admission, CachePolicy, OffloadKey
+from aiokvoffload.base import Admission, CachePolicy, OffloadKey, Residents
 from aiokvoffload.cache.policies.recency import SEEDED, RecencyList
 
 
@@ -11,65 +11,60 @@ class LRUPolicy(CachePolicy):
     """Evicts by last use. A store that does not fit is cut: its leading part is of use without its tail.
 
     Args:
-        capacity: most keys that can be resident at once.
+        residents: the pool whose keys it orders.
     """
 
-    __slots__ = ("_order", "_pinned")
+    __slots__ = ("_order",)
 
-    def __init__(self, capacity: int) -> None:
-        self._pinned: set[OffloadKey] = set()
-        self._order = RecencyList(self._pinned)
+    def __init__(self, residents: Residents) -> None:
+        self._order = RecencyList(residents)
 
-    def access(self, keys: Sequence[OffloadKey], chain: int) -> None:
-        """Make the chain, with resident keys, the most recent; absent ones leave no trace."""
-        self._order.touch(keys, chain)
+    def access(
+        self, resident: Sequence[OffloadKey], slots: Sequence[int], absent: Sequence[OffloadKey], chain: int
+    ) -> None:
+        """Make the chain, with what is resident, the most recent; what is absent leaves no trace."""
+        if slots or absent:
+            self._order.touch(resident, slots, chain)
 
-    def admit(
-        self, keys: Sequence[OffloadKey], room: int, protected: Collection[OffloadKey], chain: int
-    ) -> Admission | None:
+    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int) -> Admission | None:
         """Admit the leading part that fits; the tails of the oldest chains leave."""
-        victims: Sequence[OffloadKey] = ()
-        if (missing := len(keys) - room) > 0:
-            victims = self._order.evict(missing, protected, chain)
-            keys = keys[: room + len(victims)]
-        if not keys:
-            return None
-        self._order.add(keys, chain)
-        return Admission(len(keys), victims)
+        missing = len(keys) - room
+        if missing <= 0:
+            return Admission(len(keys), (), ())
+        victims, slots = self._order.evict(missing, protected, chain)
+        accepted = room + len(slots)
+        return Admission(accepted, victims, slots) if accepted else None
 
-    def count_victims(self, count: int, protected: Collection[OffloadKey], chain: int) -> int:
+    def place(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
+        """Put the slots at the end of their chain, which becomes the most recent one."""
+        self._order.add(keys, slots, chain)
+
+    def count_victims(self, count: int, protected: Set[OffloadKey], chain: int) -> int:
         """How many of `count` victims there are."""
         return self._order.count_victims(count, protected, chain)
 
-    def remove(self, keys: Iterable[OffloadKey]) -> None:
-        """Forget resident keys."""
-        self._pinned.difference_update(self._order.remove(list(keys)))
+    def remove(self, slots: Sequence[int]) -> None:
+        """Forget slots."""
+        self._order.remove(slots)
 
-    def pin(self, keys: Iterable[OffloadKey]) -> None:
-        """Keep keys from leaving."""
-        self._pinned.update(keys)
-
-    def unpin(self, keys: Iterable[OffloadKey]) -> None:
-        """Let keys leave again; their place in the order is that of their last use."""
-        keys = list(keys)
-        self._pinned.difference_update(keys)
-        self._order.unpin(keys)
+    def release(self, slots: Collection[int]) -> None:
+        """Let slots leave again; their place in the order is that of their last use."""
+        self._order.release(slots)
 
     def clear(self) -> Sequence[dict[Any, Any]]:
-        """Forget every key."""
-        self._pinned.clear()
+        """Forget every slot."""
         return self._order.clear()
 
-    def export(self) -> Sequence[OffloadKey]:
+    def export(self) -> Mapping[int, OffloadKey]:
         """All keys, the oldest chain first, each tail first."""
-        return list(self._order)
+        return self._order.residents()
 
-    def seed(self, keys: Sequence[OffloadKey]) -> None:
+    def seed(self, residents: Mapping[int, OffloadKey]) -> None:
         """Take over an order, as that of one chain."""
-        self._order.add(keys[::-1], SEEDED)
+        self._order.add(list(residents.values())[::-1], list(residents)[::-1], SEEDED)
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __repr__(self) -> str:
-        return f"LRUPolicy({len(self)} keys, {len(self._pinned)} pinned)"
+        return f"LRUPolicy({self._order!r})"

@@ -1,64 +1,85 @@
 """The recency list: one order, however it is read."""
 
 import random
-from collections.abc import Set
+from collections.abc import Iterable, Sequence, Set
+from itertools import count
 
 import pytest
 
 from aiokvoffload.base import OffloadKey
 from aiokvoffload.cache.policies.recency import RecencyList
-from aiokvoffload.testing.policy import make_keys
+from aiokvoffload.testing.policy import PlainResidents, make_keys
+
+
+def keys_in(slots: Iterable[int]) -> set[OffloadKey]:
+    """The key that goes with each slot in these tests."""
+    return set(make_keys(*slots))
+
+
+def add(recency: RecencyList, slots: Sequence[int], chain: int) -> None:
+    recency.add(make_keys(*slots), slots, chain)
+
+
+def touch(recency: RecencyList, slots: Sequence[int], chain: int) -> None:
+    recency.touch(make_keys(*slots), slots, chain)
+
+
+def evict(recency: RecencyList, count: int, protected: Iterable[int], chain: int) -> list[int]:
+    """The slots that leave, with their keys."""
+    keys, slots = recency.evict(count, keys_in(protected), chain)
+    assert keys == make_keys(*slots)
+    return slots
 
 
 class PlainList:
     """What a `RecencyList` promises, in the plainest form: lists, the oldest chain in front, in each the head."""
 
     def __init__(self) -> None:
-        self.chains: list[tuple[int, list[OffloadKey]]] = []
+        self.chains: list[tuple[int, list[int]]] = []
 
     @property
-    def keys(self) -> list[OffloadKey]:
+    def slots(self) -> list[int]:
         """All, the first to leave in front."""
-        return [key for _, keys in self.chains for key in reversed(keys)]
+        return [slot for _, slots in self.chains for slot in reversed(slots)]
 
-    def add(self, keys: list[OffloadKey], chain: int) -> None:
+    def add(self, slots: list[int], chain: int) -> None:
         """Move them, or add them, to the end of the chain, and the chain to the end of all."""
-        self.remove(keys)
-        own = [key for number, old in self.chains if number == chain for key in old]
+        self.remove(slots)
+        own = [slot for number, old in self.chains if number == chain for slot in old]
         others = [(number, old) for number, old in self.chains if number != chain]
-        self.chains = [*others, (chain, own + keys)]
+        self.chains = [*others, (chain, own + slots)]
         self.remove([])
 
-    def touch(self, keys: list[OffloadKey], chain: int) -> None:
+    def touch(self, slots: list[int], chain: int) -> None:
         """The same for those that are here."""
-        self.add([key for key in keys if key in self.keys], chain)
+        self.add([slot for slot in slots if slot in self.slots], chain)
 
-    def remove(self, keys: list[OffloadKey]) -> None:
-        kept = [(number, [key for key in old if key not in keys]) for number, old in self.chains]
+    def remove(self, slots: list[int]) -> None:
+        kept = [(number, [slot for slot in old if slot not in slots]) for number, old in self.chains]
         self.chains = [(number, old) for number, old in kept if old]
 
-    def evict(self, count: int, spared: Set[OffloadKey]) -> list[OffloadKey]:
+    def evict(self, count: int, spared: Set[int]) -> list[int]:
         """Take the first to leave that may go."""
-        victims = [key for key in self.keys if key not in spared][:count]
+        victims = [slot for slot in self.slots if slot not in spared][:count]
         self.remove(victims)
         return victims
 
-    def of(self, chain: int) -> set[OffloadKey]:
-        """The keys of a chain."""
-        return {key for number, keys in self.chains if number == chain for key in keys}
+    def of(self, chain: int) -> set[int]:
+        """The slots of a chain."""
+        return {slot for number, slots in self.chains if number == chain for slot in slots}
 
 
-def add_absent(recency: RecencyList, plain: PlainList, some: list[OffloadKey], chain: int) -> None:
-    """Add to both those of the keys that are not there yet."""
-    if new := [key for key in some if key not in plain.keys]:
-        recency.add(new, chain)
+def add_absent(recency: RecencyList, plain: PlainList, some: list[int], chain: int) -> None:
+    """Add to both those of the slots that are not there yet."""
+    if new := [slot for slot in some if slot not in plain.slots]:
+        add(recency, new, chain)
         plain.add(new, chain)
 
 
-def make_list(*chains: list[OffloadKey]) -> RecencyList:
-    recency = RecencyList(set())
-    for chain, keys in enumerate(chains):
-        recency.add(keys, chain)
+def make_list(*chains: list[int]) -> RecencyList:
+    recency = RecencyList(PlainResidents(64))
+    for chain, slots in enumerate(chains):
+        add(recency, slots, chain)
     return recency
 
 
@@ -66,112 +87,109 @@ def make_list(*chains: list[OffloadKey]) -> RecencyList:
 @pytest.mark.parametrize("seed", range(5))
 def test_victims_are_those_of_a_plain_list_whatever_happens_between_evictions(seed: int, num_chains: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - no secret is made of it
-    recency, plain = RecencyList(set()), PlainList()
-    names = make_keys(*range(400))
+    recency, plain, one_offs = RecencyList(PlainResidents(400)), PlainList(), count(num_chains)
     for _ in range(600):
-        some, chain = chance.sample(names, chance.randint(1, 20)), chance.randrange(num_chains)
+        some, chain = chance.sample(range(400), chance.randint(1, 20)), chance.randrange(num_chains)
+        here = [slot for slot in some if slot in plain.slots]
         match chance.choice(("add", "add", "touch", "renew", "remove", "evict", "evict")):
             case "add":
                 add_absent(recency, plain, some, chain)
             case "touch":
-                recency.touch(some, chain)
-                plain.touch(some, chain)
+                touch(recency, here, chain)
+                plain.touch(here, chain)
             case "renew":
-                recency.renew(chain)
+                touch(recency, (), chain)
                 plain.touch([], chain)
             case "remove":
-                assert recency.remove(some[:3]) == [key for key in some[:3] if key in plain.keys]
-                plain.remove(some[:3])
+                recency.remove(here[:3])
+                plain.remove(here[:3])
             case _:
-                protected = set(some) | plain.of(chain)
-                assert recency.evict(len(some), protected, chain) == plain.evict(len(some), protected)
-        assert list(recency) == plain.keys
-        assert len(recency) == len(plain.keys)
+                protected, asking = set(some), next(one_offs)
+                assert evict(recency, len(some), protected, asking) == plain.evict(len(some), protected)
+        assert list(recency.residents()) == plain.slots
+        assert len(recency) == len(plain.slots)
 
 
 @pytest.mark.parametrize("num_chains", [2, 5, 1000])
 @pytest.mark.parametrize("seed", range(10))
-def test_victims_are_those_of_a_plain_list_whoever_asks_and_whatever_is_pinned(seed: int, num_chains: int) -> None:
-    """Two requests, whose protected keys only grow, ask in turn; keys are pinned and unpinned in between."""
+def test_victims_are_those_of_a_plain_list_whoever_asks_and_whatever_is_held(seed: int, num_chains: int) -> None:
+    """Requests whose protected slots only grow ask in turn; slots are held and released in between."""
     chance = random.Random(seed)  # noqa: S311 - no secret is made of it
-    pinned: set[OffloadKey] = set()
-    recency, plain = RecencyList(pinned), PlainList()
-    requests: tuple[set[OffloadKey], set[OffloadKey]] = (set(), set())
-    names = make_keys(*range(200))
+    residents = PlainResidents(200)
+    recency, plain, held = RecencyList(residents), PlainList(), residents.held
+    protected_by: dict[int, set[int]] = {}
+    first_chain = 0
     for _ in range(600):
-        some, chain = chance.sample(names, chance.randint(1, 20)), chance.randrange(num_chains)
-        protected = chance.choice(requests)
-        match chance.choice(4 * ("add", "touch", "remove", "pin", "unpin", "count", "evict", "evict") + ("end",)):
+        some, chain = chance.sample(range(200), chance.randint(1, 20)), first_chain + chance.randrange(num_chains)
+        protected = protected_by.setdefault(chain, set())
+        here = [slot for slot in some if slot in plain.slots]
+        match chance.choice(4 * ("add", "touch", "remove", "hold", "release", "count", "evict", "evict") + ("end",)):
             case "add":
                 add_absent(recency, plain, some, chain)
             case "touch":
-                protected.update(some)
-                recency.touch(some, chain)
-                plain.touch(some, chain)
+                protected.update(here)
+                touch(recency, here, chain)
+                plain.touch(here, chain)
             case "remove":
-                recency.remove(some[:2])
-                plain.remove(some[:2])
-                pinned.difference_update(some[:2])
-            case "pin":
-                pinned.update(set(some[:4]) & set(plain.keys))
-            case "unpin":
-                gone = chance.sample(sorted(pinned), len(pinned) // 2)
-                pinned.difference_update(gone)
-                recency.unpin(gone)
+                recency.remove(here[:2])
+                plain.remove(here[:2])
+                held.difference_update(here[:2])
+            case "hold":
+                held.update(here[:4])
+            case "release":
+                gone = chance.sample(sorted(held), len(held) // 2)
+                held.difference_update(gone)
+                recency.release(gone)
             case "end":
-                requests = (set(), requests[0])
+                first_chain += num_chains
             case "count":
                 protected |= plain.of(chain)
-                spared = protected | pinned
-                expected = min(9, len(set(plain.keys) - spared))
-                assert recency.count_victims(9, protected, chain) == expected
+                expected = min(9, len(set(plain.slots) - protected - held))
+                assert recency.count_victims(9, keys_in(protected), chain) == expected
             case "evict":
                 protected |= plain.of(chain)
-                assert recency.evict(len(some), protected, chain) == plain.evict(len(some), protected | pinned)
-        assert list(recency) == plain.keys
+                expected_victims = plain.evict(len(some), protected | held)
+                assert evict(recency, len(some), protected, chain) == expected_victims
+        assert list(recency.residents()) == plain.slots
 
 
 def test_a_chain_used_after_an_eviction_began_with_it_is_no_victim() -> None:
-    keys = make_keys(*range(64))
-    recency = make_list(keys[:32], keys[32:])
-    assert recency.evict(1, set(), 2) == [keys[31]]
-    recency.touch(keys[:31], 0)
-    assert recency.evict(2, set(), 2) == [keys[63], keys[62]]
-    assert list(recency)[-1] == keys[0]
+    slots = list(range(64))
+    recency = make_list(slots[:32], slots[32:])
+    assert evict(recency, 1, set(), 2) == [31]
+    touch(recency, slots[:31], 0)
+    assert evict(recency, 2, set(), 2) == [63, 62]
+    assert list(recency.residents())[-1] == 0
 
 
-def test_a_key_removed_and_added_again_is_as_young_as_its_return() -> None:
-    keys = make_keys(*range(64))
-    recency = make_list(keys)
-    recency.evict(1, set(), 2)
-    recency.remove(keys[:1])
-    recency.add(keys[:1], 1)
-    assert recency.evict(63, set(), 2) == [*keys[62:0:-1], keys[0]]
+def test_a_slot_removed_and_added_again_is_as_young_as_its_return() -> None:
+    recency = make_list(list(range(64)))
+    evict(recency, 1, set(), 2)
+    recency.remove([0])
+    add(recency, [0], 1)
+    assert evict(recency, 63, set(), 2) == [*range(62, 0, -1), 0]
 
 
-def test_a_key_set_aside_leaves_before_its_head_once_it_is_unpinned() -> None:
-    pinned: set[OffloadKey] = set()
-    recency = RecencyList(pinned)
-    keys = make_keys(*range(8))
-    recency.add(keys, 0)
-    pinned.update(keys[6:])
-    assert recency.evict(2, set(), 1) == [keys[5], keys[4]]
-    pinned.clear()
-    recency.unpin(keys[6:])
-    assert recency.evict(3, set(), 1) == [keys[7], keys[6], keys[3]]
+def test_a_slot_set_aside_leaves_before_its_head_once_it_is_released() -> None:
+    residents = PlainResidents(8)
+    recency = RecencyList(residents)
+    add(recency, range(8), 0)
+    residents.held.update((6, 7))
+    assert evict(recency, 2, set(), 1) == [5, 4]
+    residents.held.clear()
+    recency.release((6, 7))
+    assert evict(recency, 3, set(), 1) == [7, 6, 3]
 
 
-def test_protected_keys_keep_their_place_at_the_tail() -> None:
-    keys = make_keys(*range(8))
-    recency = make_list(keys)
-    assert recency.evict(8, set(keys[5:]), 1) == keys[4::-1]
-    assert recency.evict(8, (), 1) == keys[:4:-1]
+def test_protected_slots_keep_their_place_at_the_tail() -> None:
+    recency = make_list(list(range(8)))
+    assert evict(recency, 8, range(5, 8), 1) == [4, 3, 2, 1, 0]
+    assert evict(recency, 8, set(), 2) == [7, 6, 5]
 
 
-def test_keys_of_a_moved_tail_leave_no_trace_in_their_old_chain() -> None:
-    keys = make_keys(*range(6))
-    recency = make_list(keys[:4], keys[4:])
-    recency.touch(keys[2:4], 2)
-    assert list(recency) == [keys[1], keys[0], keys[5], keys[4], keys[3], keys[2]]
-    recency.touch(keys[:2], 2)
-    assert "6 keys in 2 chains" in repr(recency)
+def test_slots_of_a_moved_tail_leave_no_trace_in_their_old_chain() -> None:
+    recency = make_list([0, 1, 2, 3], [4, 5])
+    touch(recency, [2, 3], 2)
+    assert list(recency.residents()) == [1, 0, 5, 4, 3, 2]
+    touch(recency, [0, 1], 2)
+    assert "6 slots in 2 chains" in repr(recency)

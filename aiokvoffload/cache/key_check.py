@@ -1,0 +1,81 @@
+"""Whether what a caller gives are keys of the tier's groups. Knows the form of keys, and nothing of who has them."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import TypeVar
+
+from aiokvoffload.base import OffloadKey
+from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, group_suffix
+from aiokvoffload.errors import ArgumentError
+
+_Value = TypeVar("_Value")
+
+
+def as_sequence(values: Iterable[_Value], name: str = "keys") -> Sequence[_Value]:
+    """The values as something that is true unless it is empty, which an array is not.
+
+    Raises:
+        ArgumentError: they are not several values.
+    """
+    if isinstance(values, (list, tuple)):
+        return values
+    try:
+        return list(values)
+    except TypeError:
+        raise ArgumentError(f"{name} must be a sequence, got {values!r}") from None
+
+
+class KeyCheck:
+    """Checks keys of groups `0..num_groups - 1`."""
+
+    __slots__ = ("_num_groups", "_only_suffix", "_suffixes")
+
+    def __init__(self, num_groups: int) -> None:
+        self._num_groups = num_groups
+        self._suffixes = frozenset(map(group_suffix, range(num_groups)))
+        self._only_suffix = group_suffix(0) if num_groups == 1 else None
+
+    def require_keys(self, keys: Sequence[OffloadKey]) -> None:
+        """Check that all are keys of known groups.
+
+        Raises:
+            ArgumentError: one is not; the message shows it.
+        """
+        if not self._are_keys(keys):
+            for index, key in enumerate(as_sequence(keys)):
+                self.require_key(key, f"keys[{index}]")
+
+    def require_key(self, key: OffloadKey, name: str = "key") -> None:
+        """The same for one, which the message calls `name`."""
+        if not isinstance(key, bytes) or len(key) <= SUFFIX_BYTES:
+            raise ArgumentError(f"{name} must be bytes made by make_offload_key, got {key!r}")
+        if key[GROUP_SUFFIX] not in self._suffixes:
+            group_idx = int.from_bytes(key[GROUP_SUFFIX], "big")
+            raise ArgumentError(f"{name} is of group {group_idx}, there are {self._num_groups} groups")
+
+    def require_distinct(self, keys: Sequence[OffloadKey], distinct: Collection[OffloadKey]) -> None:
+        """Check that no key stands in `keys` twice, given a set of them."""
+        if len(distinct) < len(keys):
+            key, times = Counter(keys).most_common(1)[0]
+            raise ArgumentError(f"keys must be distinct, got {key!r} {times} times")
+
+    def _are_keys(self, keys: Sequence[OffloadKey]) -> bool:
+        """An answer, without a loop in Python where keys are alike: laid end to end, they end at equal distances."""
+        try:
+            joined = b"".join(keys)
+            length = max(map(len, keys), default=0)
+        except TypeError:
+            return False
+        count = len(keys)
+        if self._only_suffix is None or len(joined) < length * count or length <= SUFFIX_BYTES:
+            return all(
+                isinstance(key, bytes) and len(key) > SUFFIX_BYTES and key[GROUP_SUFFIX] in self._suffixes
+                for key in keys
+            )
+        one, two, three, four = self._only_suffix
+        return (
+            joined[length - 1 :: length].count(four) == count
+            and joined[length - 2 :: length].count(three) == count
+            and joined[length - 3 :: length].count(two) == count
+            and joined[length - 4 :: length].count(one) == count
+        )

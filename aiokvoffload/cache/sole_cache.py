@@ -1,0 +1,90 @@
+"""The cache of a tier with one full group, as most models have: one pool, one policy, and nothing in between."""
+
+from collections.abc import Callable, Collection, Sequence, Set
+
+from aiokvoffload.base import CachePolicy, LookupResult, OffloadKey, Residents
+from aiokvoffload.cache.chunk_cache import ChunkCache
+from aiokvoffload.cache.key_check import KeyCheck, as_sequence
+from aiokvoffload.cache.pool import Held, PoolStatistics
+from aiokvoffload.cache.tier_cache import KeysInSlots, Reservation, TierCache
+from aiokvoffload.errors import ArgumentError
+
+
+class SoleCache(ChunkCache, TierCache):
+    """One cache for one group without a window; its records are what the pool gives.
+
+    Args:
+        num_slots: its capacity in chunks.
+        make_policy: makes the policy that orders them.
+        span: positions that a chunk covers.
+    """
+
+    __slots__ = ("_check", "_span")
+
+    def __init__(self, num_slots: int, make_policy: Callable[[Residents], CachePolicy], span: int) -> None:
+        super().__init__(num_slots, make_policy)
+        self._check = KeyCheck(1)
+        self._span = span
+
+    def lookup(self, key: OffloadKey) -> LookupResult:
+        """Say what `key` is now."""
+        self._check.require_key(key)
+        return super().lookup(key)
+
+    def count_leading(self, keys: Sequence[OffloadKey]) -> int:
+        """Number of leading keys that are readable or being written."""
+        try:
+            count = len(self.pool.index.find_leading(keys))
+        except TypeError:
+            self._check.require_keys(keys)
+            raise
+        if count < len(keys):  # those before it are known, those behind it do not matter
+            self._check.require_key(keys[count], f"keys[{count}]")
+        return count
+
+    def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:
+        """The position up to which the group has its prefix."""
+        keys_by_group = as_sequence(keys_by_group, "keys_by_group")
+        if len(keys_by_group) != 1:
+            raise ArgumentError(f"keys_by_group must have one entry for each of 1 groups, got {len(keys_by_group)}")
+        return self.count_leading(as_sequence(keys_by_group[0])) * self._span
+
+    def in_chain_order(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+        """As they stand."""
+        return keys
+
+    def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+        """The keys that have no slot, in the order given."""
+        try:
+            absent = super().absent(keys)
+            distinct = set(absent)
+        except TypeError:
+            self._check.require_keys(keys)
+            raise
+        self._check.require_keys(absent)
+        self._check.require_distinct(absent, distinct)
+        return absent
+
+    def pin_leading(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
+        """Hold the leading keys that can be read now, for reading."""
+        self.count_leading(keys)  # refuses bad keys before anything is held
+        held = self.pool.pin_leading(keys)
+        return held.keys, held.slots, held
+
+    def reserve(
+        self, chain: Sequence[OffloadKey], offered: Sequence[OffloadKey], protected: Set[OffloadKey], chain_number: int
+    ) -> Reservation | None:
+        """Reserve slots for a leading part of `chain`, evicting where there is no room."""
+        reserved = self.reserve_chain(chain, chain, protected, chain_number)
+        if reserved is None:
+            return None
+        held, evicted = reserved
+        return (held.keys, held.slots, held), evicted
+
+    def keys_of(self, record: Held) -> Collection[OffloadKey]:
+        """The keys of a transfer."""
+        return record.keys
+
+    def statistics(self) -> tuple[PoolStatistics, ...]:
+        """Slots by state."""
+        return (self.pool.statistics(),)

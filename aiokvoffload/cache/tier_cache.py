@@ -1,0 +1,123 @@
+"""The contract of what a tier keeps: chunks of all its groups, by key. Knows no requests and no tokens."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence, Set
+from typing import Any
+
+from aiokvoffload.base import LookupResult, OffloadKey
+from aiokvoffload.cache.discard import DiscardPile
+from aiokvoffload.cache.pool import PoolStatistics
+
+Record = Any
+"""What ends a transfer: whoever made it knows what it is."""
+
+
+KeysInSlots = tuple[Sequence[OffloadKey], Sequence[int], Record]
+"""Keys, the slot of each within the pool of its group, and what ends their transfer."""
+
+Reservation = tuple[KeysInSlots, Sequence[OffloadKey]]
+"""Slots for keys that are to be written, and who left for them."""
+
+
+class TierCache(ABC):
+    """The resident chunks of one tier. Keys that are none are refused with `ArgumentError` before anything changes."""
+
+    @abstractmethod
+    def lookup(self, key: OffloadKey) -> LookupResult:
+        """Say what `key` is now."""
+
+    @abstractmethod
+    def count_leading(self, keys: Sequence[OffloadKey]) -> int:
+        """Number of leading keys that are readable or being written."""
+
+    @abstractmethod
+    def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:
+        """As in `cache.prefix`, over keys that are readable or being written."""
+
+    @abstractmethod
+    def in_chain_order(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+        """The keys of one call, group after group, as one chain over all groups, head first."""
+
+    @abstractmethod
+    def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+        """The keys that have no slot, in the order given; `keys` itself if that is all of them.
+
+        Raises:
+            ArgumentError: one of them is no key of a known group, or stands there twice.
+        """
+
+    @abstractmethod
+    def access(self, keys: Sequence[OffloadKey], chain_number: int) -> None:
+        """Count a use of each of these distinct keys, as the continuation of a chain."""
+
+    @abstractmethod
+    def access_absent(self, keys: Sequence[OffloadKey], chain_number: int) -> None:
+        """The same for keys of which none has a slot."""
+
+    @abstractmethod
+    def pin_leading(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
+        """Hold the leading keys that can be read now, for reading."""
+
+    @abstractmethod
+    def reserve(
+        self,
+        chain: Sequence[OffloadKey],
+        offered: Sequence[OffloadKey],
+        protected: Set[OffloadKey],
+        chain_number: int,
+    ) -> Reservation | None:
+        """Reserve slots for a leading part of `chain`, evicting where there is no room.
+
+        Args:
+            chain: absent, distinct keys in chain order.
+            offered: all keys of the call, group after group; the result has this order.
+            protected: keys that must stay; all that were given under this number are among them.
+            chain_number: number of the request's chain, which they continue.
+
+        Returns:
+            The reservation; `None` if there is room for nothing, and nothing has changed (I6).
+        """
+
+    @abstractmethod
+    def keys_of(self, record: Record) -> Collection[OffloadKey]:
+        """The keys of a transfer."""
+
+    @abstractmethod
+    def complete_read(self, record: Record, failed_keys: Collection[OffloadKey] = ()) -> Collection[OffloadKey]:
+        """End a read; keys that could not be read are dropped, unless they have other slots by now.
+
+        Returns:
+            The dropped keys.
+        """
+
+    @abstractmethod
+    def complete_write(self, record: Record, failed_keys: Collection[OffloadKey] = ()) -> Sequence[OffloadKey]:
+        """End a write; failed keys leave no trace.
+
+        Returns:
+            The keys that became readable.
+        """
+
+    @abstractmethod
+    def abandon_read(self, record: Record) -> None:
+        """End a read of an epoch that is over: its slots are quarantined, its keys mean nothing any more."""
+
+    @abstractmethod
+    def abandon_write(self, record: Record) -> None:
+        """End a write of an epoch that is over."""
+
+    @abstractmethod
+    def clear(self, pile: DiscardPile) -> int:
+        """Drop every key at once; what held them goes on the pile. Returns how many were readable."""
+
+    @abstractmethod
+    def statistics(self) -> tuple[PoolStatistics, ...]:
+        """Slots by state, one entry per pool."""
+
+    @abstractmethod
+    def check_integrity(self, reads: Sequence[Record], writes: Sequence[Record]) -> None:
+        """Check that slots add up, and that they are held by exactly these transfers (I7).
+
+        Raises:
+            InternalError: it does not hold.
+        """
