@@ -114,7 +114,8 @@ def plan_load(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[Group
 
 
 def _segments(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[GroupConfig]) -> list[Segment]:
-    keys = keys if isinstance(keys, list | tuple) else list(keys)  # an array of objects, say, has no truth value
+    # A copy that cannot change under us, and that the garbage collector goes through once: a list it does each time.
+    keys = tuple(keys)
     bounds = _group_bounds(keys, len(groups))
     spec = blocks if isinstance(blocks, GPULoadStoreSpec) else _single_group_spec(blocks, bounds)
     if len(spec.group_sizes) != len(groups):

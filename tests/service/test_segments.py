@@ -32,8 +32,8 @@ def test_groups_are_told_apart_by_their_keys() -> None:
     keys = keys_of(2) + keys_of(3, group_idx=1)
     spec = GPULoadStoreSpec([0, 1, 2, 3, 7, 8, 9], [4, 3], [4, 5])
     first, second = plan_store(keys, spec, TWO_GROUPS)
-    assert (first.keys, first.block_ids.tolist(), first.block_index) == (keys[:2], [0, 1, 2, 3], 4)
-    assert (second.keys, second.block_ids.tolist(), second.block_index) == (keys[2:], [7, 8, 9], 5)
+    assert (first.keys, first.block_ids.tolist(), first.block_index) == (tuple(keys[:2]), [0, 1, 2, 3], 4)
+    assert (second.keys, second.block_ids.tolist(), second.block_index) == (tuple(keys[2:]), [7, 8, 9], 5)
 
 
 def test_a_load_may_begin_and_end_inside_a_chunk() -> None:
