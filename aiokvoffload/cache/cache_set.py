@@ -243,6 +243,15 @@ class CacheSet:
         for cache, held in record:
             cache.abandon_write(held)
 
+    def grow(self, capacities: Sequence[int], *, ended: bool) -> None:
+        """Use so many slots of each pool from now on."""
+        if len(capacities) != len(self._caches):
+            raise ArgumentError(
+                f"ready_slots must have one number for each of {len(self._caches)} pools, got {capacities}"
+            )
+        for cache, capacity in zip(self._caches, capacities, strict=True):
+            cache.pool.grow(capacity, ended=ended)
+
     def clear(self, pile: DiscardPile) -> int:
         """Drop every key at once; returns how many were readable."""
         return sum(cache.clear(pile) for cache in self._caches)

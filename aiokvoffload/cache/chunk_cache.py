@@ -17,6 +17,7 @@ class ChunkCache:
     Args:
         num_slots: its capacity in chunks.
         policy: an empty policy of that capacity.
+        grows: whether slots come later, as the pool is told.
 
     Attributes:
         pool: the slots; to be read only.
@@ -25,8 +26,8 @@ class ChunkCache:
 
     __slots__ = ("policy", "pool")
 
-    def __init__(self, num_slots: int, policy: CachePolicy) -> None:
-        self.pool = ChunkPool(num_slots)
+    def __init__(self, num_slots: int, policy: CachePolicy, *, grows: bool = False) -> None:
+        self.pool = ChunkPool(num_slots, grows=grows)
         self.policy = policy
 
     def lookup(self, key: OffloadKey) -> LookupResult:

@@ -20,7 +20,10 @@ Held = dict[int, OffloadKey]
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """How many slots are in which state; they add up to `capacity`."""
+    """How many slots are in which state; they add up to `capacity`.
+
+    Those that are `growing` are none of them: slots that are still to come.
+    """
 
     capacity: int
     free: int
@@ -28,6 +31,7 @@ class PoolStatistics:
     pinned: int
     evictable: int
     quarantined: int
+    growing: int = 0
 
 
 class ChunkPool:
@@ -41,6 +45,10 @@ class ChunkPool:
     longest took 4 ms with 32,768 slots, 9 ms with 65,536, 15 ms with 131,072 and 29 ms with 262,144. An index divided
     by a byte of the key would make all others slower instead; larger chunks mean fewer slots.
 
+    Args:
+        num_slots: how many there are, or will be.
+        grows: whether there is none before `grow` says so.
+
     Attributes:
         free: slots that can be reserved without evicting anything; not to be changed from outside.
         slots: the slot of every key that is readable or being written; not to be changed from outside.
@@ -50,13 +58,23 @@ class ChunkPool:
         ArgumentError: `num_slots` is below 1.
     """
 
-    __slots__ = ("_capacity", "_orphaned_reads", "_orphaned_writes", "_readers", "free", "slots", "writing")
+    __slots__ = (
+        "_capacity",
+        "_growing",
+        "_orphaned_reads",
+        "_orphaned_writes",
+        "_readers",
+        "free",
+        "slots",
+        "writing",
+    )
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, *, grows: bool = False) -> None:
         if num_slots < 1:
             raise ArgumentError(f"num_slots must be at least 1, got {num_slots}")
-        self._capacity = num_slots
-        self.free = FreeRuns(num_slots)
+        self._capacity = 0 if grows else num_slots
+        self._growing = num_slots - self._capacity
+        self.free = FreeRuns(self._capacity)
         self._readers: dict[int, int] = {}
         # Together these are the quarantined slots.
         self._orphaned_reads: set[int] = set()
@@ -73,6 +91,16 @@ class ChunkPool:
     def evictable_count(self) -> int:
         """Slots whose keys are readable and held by nobody."""
         return len(self.slots) - len(self.writing) - self.pinned_count
+
+    def grow(self, capacity: int, *, ended: bool) -> None:
+        """There are slots up to `capacity` from now on, if that is more than before; none will follow if it `ended`."""
+        more = min(capacity - self._capacity, self._growing)
+        if more > 0:
+            self.free.extend(self._capacity, self._capacity + more)
+            self._capacity += more
+            self._growing -= more
+        if ended:
+            self._growing = 0
 
     def reserve(self, keys: Sequence[OffloadKey], evicted: Collection[OffloadKey] = ()) -> Held:
         """Give slots to absent, distinct `keys`, adjacent and increasing where it can, and hold them as being written.
@@ -186,6 +214,7 @@ class ChunkPool:
             pinned=self.pinned_count,
             evictable=self.evictable_count,
             quarantined=len(self._orphaned_reads) + len(self._orphaned_writes),
+            growing=self._growing,
         )
 
     def check_integrity(self, reads: Iterable[Held], writes: Iterable[Held]) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from aiokvoffload.base import Stream
-from aiokvoffload.copy.arena import memory_use
+from aiokvoffload.copy.memory_use import memory_use
 from aiokvoffload.cpu import machinery
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.machinery import Machinery
