@@ -38,7 +38,7 @@ class PageFaulter:
 
     Args:
         num_threads: how many.
-        fault: gives `fault(address, size_bytes)` its pages; lets the GIL go meanwhile.
+        fault: `fault(address, size_bytes)` gives pages, without holding the GIL; by default `populate`.
         stopping: once set, nothing more is faulted.
     """
 
@@ -46,11 +46,11 @@ class PageFaulter:
         self,
         num_threads: int = FAULT_THREADS,
         *,
-        fault: Callable[[int, int], None] = populate,
+        fault: Callable[[int, int], None] | None = None,
         stopping: threading.Event | None = None,
     ) -> None:
         self._num_threads = min(num_threads, os.cpu_count() or 1)
-        self._fault = fault
+        self._fault = fault or populate
         self._stopping = stopping or threading.Event()
         self._threads: ThreadPoolExecutor | None = None
 

@@ -12,7 +12,7 @@ from aiokvoffload.device import Device
 from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ClosedError, InternalError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.backend import Backend
-from aiokvoffload.service.growth import GrowthWatch
+from aiokvoffload.service.growth_watch import GrowthWatch
 from aiokvoffload.service.pump import Turnstile
 from aiokvoffload.service.request import Request
 from aiokvoffload.service.results import ResetResult, ServiceStatistics
