@@ -107,7 +107,7 @@ class CPUOffloadingConfig:
     store_tracker_keys: int = 64_000
     device: str = "auto"
     host_memory: HostMemory = HostMemory.ANONYMOUS
-    pin_piece_bytes: int = 256 << 20
+    pin_piece_bytes: int = 64 << 20
     mode: Mode = Mode.AWAITED
     close_timeout_s: float = 30.0
     max_run_keys: int = 512

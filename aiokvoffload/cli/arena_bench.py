@@ -5,8 +5,10 @@ measured.
 """
 
 import asyncio
+import itertools
 import json
 import time
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 
 import torch
@@ -16,6 +18,7 @@ from aiokvoffload.base import (
     CanonicalKVCacheRef,
     CanonicalKVCaches,
     CanonicalKVCacheTensor,
+    PoolGrowth,
     make_offload_key,
 )
 from aiokvoffload.cli.blocks import allocating
@@ -24,8 +27,10 @@ from aiokvoffload.config import CPUOffloadingConfig, HostMemory
 from aiokvoffload.cpu.spec import CPUOffloadingSpec
 from aiokvoffload.device import open_device
 from aiokvoffload.errors import ConfigError, TransferError
+from aiokvoffload.service import OffloadingService
 
 PROBE_PERIOD_S = 0.0005
+STORE_PERIOD_S = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,9 @@ class ArenaBenchmark:
         first_store_s: from opening it to a first chunk being stored.
         grown_s: from opening it to all memory being ready.
         ready_bytes: the memory that is, then.
-        loop_blocked_us: how late the loop got to what was posted to it while the memory grew.
+        stores_while_growing: further stores of a chunk, one after the other, until all memory was ready.
+        slowest_store_s: the longest of them.
+        loop_blocked_us: how late the loop got to what was posted to it meanwhile.
         close_s: unpinning and unmapping it.
         torch_s: `torch.empty` of as many bytes, with `pin_memory=True` where there is a device to pin for.
         ratio: `grown_s` over `torch_s`.
@@ -57,6 +64,8 @@ class ArenaBenchmark:
     first_store_s: float
     grown_s: float
     ready_bytes: int
+    stores_while_growing: int
+    slowest_store_s: float
     loop_blocked_us: Percentiles
     close_s: float
     torch_s: float
@@ -117,26 +126,25 @@ class _ServiceFigures:
     first_store_s: float
     grown_s: float
     ready_bytes: int
+    stores_while_growing: int
+    slowest_store_s: float
     loop_blocked_us: Percentiles
     close_s: float
 
 
 async def _measure_service(config: CPUOffloadingConfig, caches: CanonicalKVCaches) -> _ServiceFigures:
-    probe = LoopProbe(PROBE_PERIOD_S)
     started_s = time.perf_counter()
-    with probe:
-        async with CPUOffloadingSpec(config).open(caches) as offload:
-            opened_s = time.perf_counter()
-            async with offload.request("first") as request:
-                result = await request.store([make_offload_key(b"first", 0)], [0])
-            stored_s = time.perf_counter()
-            if result.stored != 1:
-                raise TransferError(f"the first chunk could not be stored: {result}")
-            growth = await offload.wait_grown()
-            grown_s = time.perf_counter()
-            if growth.error:
-                raise ConfigError(f"the memory could not grow to {config.cpu_bytes:,} bytes: {growth.error}")
-            (worker,) = offload.statistics().workers
+    async with CPUOffloadingSpec(config).open(caches) as offload:
+        opened_s = time.perf_counter()
+        await _store(offload, 0)
+        stored_s = time.perf_counter()
+        with LoopProbe(PROBE_PERIOD_S) as probe:
+            growing = asyncio.create_task(offload.wait_grown())
+            store_seconds = [await _store(offload, number) async for number in _until(growing)]
+        grown_s = time.perf_counter()
+        if (growth := await growing).error:
+            raise ConfigError(f"the memory could not grow to {config.cpu_bytes:,} bytes: {growth.error}")
+        (worker,) = offload.statistics().workers
     closed_s = time.perf_counter()
     await asyncio.to_thread(probe.join)
     return _ServiceFigures(
@@ -145,9 +153,29 @@ async def _measure_service(config: CPUOffloadingConfig, caches: CanonicalKVCache
         first_store_s=stored_s - started_s,
         grown_s=grown_s - started_s,
         ready_bytes=worker.ready_bytes,
+        stores_while_growing=len(store_seconds),
+        slowest_store_s=max(store_seconds, default=0.0),
         loop_blocked_us=probe.blocked_us.percentiles(),
         close_s=closed_s - grown_s,
     )
+
+
+async def _until(growing: asyncio.Task[PoolGrowth]) -> AsyncIterator[int]:
+    for number in itertools.count(1):
+        await asyncio.wait([growing], timeout=STORE_PERIOD_S)
+        if growing.done():
+            return
+        yield number
+
+
+async def _store(offload: OffloadingService, number: int) -> float:
+    """Seconds that storing one chunk takes, as a request of its own."""
+    started_s = time.perf_counter()
+    async with offload.request(f"store {number}") as request:
+        result = await request.store([make_offload_key(f"chunk {number}".encode(), 0)], [0])
+    if result.stored != 1:
+        raise TransferError(f"a chunk could not be stored: {result}")
+    return time.perf_counter() - started_s
 
 
 def _torch_s(size_bytes: int, device: torch.device) -> float:
@@ -168,10 +196,12 @@ def arena_table(benchmark: ArenaBenchmark) -> Table:
     table.add_column("figure")
     table.add_column("value", justify="right")
     blocked = benchmark.loop_blocked_us
+    stores = f"{benchmark.stores_while_growing:,}, {benchmark.slowest_store_s * 1e3:,.1f} ms"
     for name, value in (
         ("service open", f"{benchmark.open_s:.3f} s"),
         ("first chunk stored", f"{benchmark.first_store_s:.3f} s"),
         ("all memory ready", f"{benchmark.grown_s:.3f} s"),
+        ("stores meanwhile, the slowest", stores),
         ("the same from torch", f"{benchmark.torch_s:.3f} s"),
         ("ratio", f"{benchmark.ratio:.0%}"),
         ("close", f"{benchmark.close_s:.3f} s"),
