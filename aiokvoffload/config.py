@@ -87,7 +87,8 @@ class CPUOffloadingConfig:
         device: `auto`, `cuda` or `host`.
         host_memory: what kind of memory the slots lie in.
         pin_piece_bytes: memory given its pages and pinned in one go, in whole slots, at most 64 GiB: a service opens
-            with one such piece of each pool, and a close may have to wait for one.
+            with one such piece of each pool. While one is pinned (a millisecond for 16 MiB), calls of the GPU's driver,
+            the loop's too, wait for it; thousands of pieces cost more driver calls.
         mode: awaited (a service on a loop) or stepped (manager and worker driven by a plain thread).
         close_timeout_s: how long a close waits for copies before it abandons them, in seconds.
         max_run_keys: keys handled in one go; longer calls are cut into runs so that the loop stays free.
@@ -107,7 +108,7 @@ class CPUOffloadingConfig:
     store_tracker_keys: int = 64_000
     device: str = "auto"
     host_memory: HostMemory = HostMemory.ANONYMOUS
-    pin_piece_bytes: int = 64 << 20
+    pin_piece_bytes: int = 16 << 20
     mode: Mode = Mode.AWAITED
     close_timeout_s: float = 30.0
     max_run_keys: int = 512

@@ -38,7 +38,7 @@ class ArenaOptions:
     """
 
     memory: HostMemory = HostMemory.ANONYMOUS
-    piece_bytes: int = 64 << 20
+    piece_bytes: int = 16 << 20
     grows: bool = False
 
 

@@ -16,7 +16,10 @@ from aiokvoffload.copy.faulting import PageFaulter
 logger = logging.getLogger(__name__)
 
 JOIN_S = 30.0
-"""How long a close waits for the thread; a piece takes some tenths of a second."""
+"""How long a close waits for the thread; a piece takes milliseconds."""
+PAUSE_S = 0.0005
+"""Between two pieces. The driver has one lock: a loop that wants to record an event waited for several registrations
+in a row, 10 ms at the median, where one followed the other at once (I10)."""
 
 
 class ArenaGrowth:
@@ -91,6 +94,7 @@ class ArenaGrowth:
                 piece.arena.add(piece)
                 self.state = PoolGrowth(self._ready_rows(), ended=False)
                 tell()
+                self._stopping.wait(PAUSE_S)
 
     def _give_back(self) -> None:
         for arena in self._arenas:
