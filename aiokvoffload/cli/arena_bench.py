@@ -18,15 +18,15 @@ from aiokvoffload.base import (
     CanonicalKVCacheRef,
     CanonicalKVCaches,
     CanonicalKVCacheTensor,
-    PoolGrowth,
     make_offload_key,
 )
 from aiokvoffload.cli.blocks import allocating
+from aiokvoffload.cli.grown import wait_grown
 from aiokvoffload.cli.probe import LoopProbe, Percentiles
 from aiokvoffload.config import CPUOffloadingConfig, HostMemory
 from aiokvoffload.cpu.spec import CPUOffloadingSpec
 from aiokvoffload.device import open_device
-from aiokvoffload.errors import ConfigError, TransferError
+from aiokvoffload.errors import TransferError
 from aiokvoffload.service import OffloadingService
 
 PROBE_PERIOD_S = 0.0005
@@ -139,11 +139,10 @@ async def _measure_service(config: CPUOffloadingConfig, caches: CanonicalKVCache
         await _store(offload, 0)
         stored_s = time.perf_counter()
         with LoopProbe(PROBE_PERIOD_S) as probe:
-            growing = asyncio.create_task(offload.wait_grown())
+            growing = asyncio.create_task(wait_grown(offload))
             store_seconds = [await _store(offload, number) async for number in _until(growing)]
         grown_s = time.perf_counter()
-        if (growth := await growing).error:
-            raise ConfigError(f"the memory could not grow to {config.cpu_bytes:,} bytes: {growth.error}")
+        await growing
         (worker,) = offload.statistics().workers
     closed_s = time.perf_counter()
     await asyncio.to_thread(probe.join)
@@ -160,7 +159,7 @@ async def _measure_service(config: CPUOffloadingConfig, caches: CanonicalKVCache
     )
 
 
-async def _until(growing: asyncio.Task[PoolGrowth]) -> AsyncIterator[int]:
+async def _until(growing: asyncio.Task[None]) -> AsyncIterator[int]:
     for number in itertools.count(1):
         await asyncio.wait([growing], timeout=STORE_PERIOD_S)
         if growing.done():

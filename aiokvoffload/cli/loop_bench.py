@@ -21,6 +21,7 @@ from aiokvoffload.base import (
     make_offload_key,
 )
 from aiokvoffload.cli.blocks import allocating
+from aiokvoffload.cli.grown import wait_grown
 from aiokvoffload.cli.probe import LoopProbe, Percentiles
 from aiokvoffload.config import CPUOffloadingConfig
 from aiokvoffload.cpu.common import PAGE_BYTES
@@ -83,6 +84,7 @@ async def loop_benchmark(
         )
         config = CPUOffloadingConfig(cpu_bytes=slots * PAGE_BYTES, device=device)
         async with CPUOffloadingSpec(config).open(caches) as offload:
+            await wait_grown(offload)
             chains = [_chain(number, keys_per_request) for number in range(requests)]
             phases = [await _phase(name, step, offload, chains) for name, step in _PHASES]
         return LoopBenchmark(target.name, requests, keys_per_request, slots, tuple(phases))
