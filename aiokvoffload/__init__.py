@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         OffloadingSpec,
         OffloadingWorker,
         OffloadKey,
+        PoolFile,
+        PoolGrowth,
         PrepareLoadOutput,
         PrepareStoreOutput,
         RemovalReason,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
         get_offload_group_idx,
         make_offload_key,
     )
-    from aiokvoffload.config import CPUOffloadingConfig, GroupConfig, Mode
+    from aiokvoffload.config import CPUOffloadingConfig, GroupConfig, HostMemory, Mode
     from aiokvoffload.cpu.common import CPULoadStoreSpec
     from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
     from aiokvoffload.cpu.manager import CPUOffloadingManager
@@ -72,6 +74,7 @@ __all__ = [
     "CPUOffloadingSpec",
     "CPUOffloadingConfig",
     "GroupConfig",
+    "HostMemory",
     "Mode",
     "CanonicalKVCaches",
     "CanonicalKVCacheTensor",
@@ -84,6 +87,8 @@ __all__ = [
     "StoreResult",
     "ResetResult",
     "ServiceStatistics",
+    "PoolGrowth",
+    "PoolFile",
     # name and place chunks
     "OffloadKey",
     "make_offload_key",

@@ -8,6 +8,9 @@ from aiokvoffload.errors import ConfigError
 DEVICES = ("auto", "cuda", "host")
 """`auto` takes the accelerator that torch offers and falls back to `host`, which runs on CPU memory."""
 
+PIN_LIMIT_BYTES = 64 << 30
+"""Most bytes pinned in one call; 512 GiB in one call fails on CUDA 13."""
+
 
 def _require_positive(config: object, *names: str, whole: bool = True) -> None:
     for name in names:
@@ -26,6 +29,16 @@ class Mode(enum.Enum):
     """On a running event loop: the poller is the only consumer of completions."""
     STEPPED = "stepped"
     """Without a loop, from one plain thread: `get_finished()` is the only consumer of completions."""
+
+
+class HostMemory(enum.Enum):
+    """What kind of memory slots lie in."""
+
+    ANONYMOUS = "anonymous"
+    """This process's own."""
+    MEMFD = "memfd"
+    """A file in memory without a name: another process that is given its descriptor can map it. It is gone with the
+    last process that has it, and counts as shared memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +85,10 @@ class CPUOffloadingConfig:
         store_threshold: a chunk is stored when it is offered for this many-th time; 1 stores at once.
         store_tracker_keys: most keys whose offers are counted when `store_threshold` is above 1.
         device: `auto`, `cuda` or `host`.
+        host_memory: what kind of memory the slots lie in.
+        pin_piece_bytes: memory given its pages and pinned in one go, in whole slots, at most 64 GiB: a service opens
+            with one such piece of each pool. While one is pinned (a millisecond for 16 MiB), calls of the GPU's driver,
+            the loop's too, wait for it; thousands of pieces cost more driver calls.
         mode: awaited (a service on a loop) or stepped (manager and worker driven by a plain thread).
         close_timeout_s: how long a close waits for copies before it abandons them, in seconds.
         max_run_keys: keys handled in one go; longer calls are cut into runs so that the loop stays free.
@@ -90,6 +107,8 @@ class CPUOffloadingConfig:
     store_threshold: int = 1
     store_tracker_keys: int = 64_000
     device: str = "auto"
+    host_memory: HostMemory = HostMemory.ANONYMOUS
+    pin_piece_bytes: int = 16 << 20
     mode: Mode = Mode.AWAITED
     close_timeout_s: float = 30.0
     max_run_keys: int = 512
@@ -101,7 +120,7 @@ class CPUOffloadingConfig:
     def __post_init__(self) -> None:
         _require_positive(
             self,
-            *("cpu_bytes", "store_threshold", "store_tracker_keys"),
+            *("cpu_bytes", "store_threshold", "store_tracker_keys", "pin_piece_bytes"),
             *("max_run_keys", "max_run_fragments", "max_jobs_in_flight", "max_waiting_transfers", "max_pending_events"),
         )
         _require_positive(self, "close_timeout_s", whole=False)
@@ -109,5 +128,9 @@ class CPUOffloadingConfig:
             raise ConfigError(f"groups must be GroupConfig records, one for each KV-cache group, got {self.groups!r}")
         if not isinstance(self.mode, Mode):
             raise ConfigError(f"mode must be Mode.AWAITED or Mode.STEPPED, got {self.mode!r}")
+        if self.pin_piece_bytes > PIN_LIMIT_BYTES:
+            raise ConfigError(f"pin_piece_bytes must be at most {PIN_LIMIT_BYTES}, got {self.pin_piece_bytes}")
+        if not isinstance(self.host_memory, HostMemory):
+            raise ConfigError(f"host_memory must be HostMemory.ANONYMOUS or HostMemory.MEMFD, got {self.host_memory!r}")
         if self.device not in DEVICES:
             raise ConfigError(f"device must be one of {', '.join(DEVICES)}, got {self.device!r}")

@@ -12,7 +12,7 @@ import torch
 import uvloop
 from blockbuster import blockbuster_ctx
 
-from aiokvoffload.copy.arena import memory_use
+from aiokvoffload.copy.memory_use import memory_use
 
 SETTLE_S = 5.0
 """How long leftovers may take to go: a daemon thread that was told to end needs a moment to be gone."""

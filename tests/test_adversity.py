@@ -26,7 +26,7 @@ from aiokvoffload import (
     TransferResult,
 )
 from aiokvoffload.config import GroupConfig
-from aiokvoffload.copy.arena import memory_use
+from aiokvoffload.copy.memory_use import memory_use
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.cpu.manager import CPUOffloadingManager

@@ -28,7 +28,7 @@ from aiokvoffload.base.memory import (
 from aiokvoffload.base.policy import Admission, CachePolicy, Residents
 from aiokvoffload.base.spec import OffloadingSpec
 from aiokvoffload.base.transfer import Event, Stream, Transfer, TransferResult
-from aiokvoffload.base.worker import OffloadingWorker
+from aiokvoffload.base.worker import OffloadingWorker, PoolFile, PoolGrowth
 
 __all__ = [
     "Admission",
@@ -47,6 +47,8 @@ __all__ = [
     "OffloadingManager",
     "OffloadingSpec",
     "OffloadingWorker",
+    "PoolFile",
+    "PoolGrowth",
     "PrepareLoadOutput",
     "PrepareStoreOutput",
     "RemovalReason",

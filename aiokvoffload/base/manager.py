@@ -100,6 +100,18 @@ class OffloadingManager(ABC):
         """End a request, if it was begun. Completions of what it prepared may still follow."""
 
     @abstractmethod
+    def grow(self, ready_slots: Sequence[int], *, ended: bool = False) -> None:
+        """Use more slots from now on: of each pool so many, from slot 0 on.
+
+        Args:
+            ready_slots: for each pool; fewer than before, or than it has, change nothing for it.
+            ended: whether there will be no more.
+
+        Raises:
+            ArgumentError: it does not name one number for each pool.
+        """
+
+    @abstractmethod
     def take_events(self) -> list[OffloadingEvent]:
         """The changes since the last call, in the order they became true."""
 

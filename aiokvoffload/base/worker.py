@@ -1,11 +1,41 @@
 """The contract of an offloading worker: who moves the bytes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from aiokvoffload.base.memory import GPULoadStoreSpec, LoadStoreSpec
 from aiokvoffload.base.transfer import Event, Stream, Transfer, TransferResult
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGrowth:
+    """How far the memory for slots has grown.
+
+    Attributes:
+        ready_slots: for each pool how many slots can be used, from slot 0 on, never fewer than before; `None` for a
+            worker that does not grow, since it had all that was asked for when it was made.
+        ended: whether there will be no more.
+        error: why they are fewer than was asked for, for people; empty while they grow, and where all are there.
+    """
+
+    ready_slots: tuple[int, ...] | None
+    ended: bool
+    error: str = ""
+
+
+class PoolFile(NamedTuple):
+    """A pool's memory as a file that another process can map: row i is slot i.
+
+    The other process gets the descriptor by inheriting it, through a Unix socket (SCM_RIGHTS), or opens
+    `/proc/<pid>/fd/<descriptor>`; it maps `num_slots * row_bytes` bytes, shared. The descriptor is closed with the
+    worker; what has been mapped stays.
+    """
+
+    descriptor: int
+    row_bytes: int
+    num_slots: int
 
 
 class OffloadingWorker(ABC):
@@ -96,6 +126,18 @@ class OffloadingWorker(ABC):
         Raises:
             ArgumentError: there is no such group.
         """
+
+    def on_growth(self, callback: Callable[[PoolGrowth], None]) -> None:
+        """Call `callback(growth)` now, and after every change where completions are consumed.
+
+        No slot may be named in a submission before it is ready. Slot i is row i in every worker's pool, so with several
+        workers those can be used that are ready on all of them. Unless this is overridden, nothing grows.
+        """
+        callback(PoolGrowth(None, ended=True))
+
+    def pool_files(self) -> Sequence[PoolFile]:
+        """One file for each pool, where the slots lie in such; else nothing, and that is so unless it is overridden."""
+        return ()
 
     @abstractmethod
     def get_finished(self) -> list[TransferResult]:

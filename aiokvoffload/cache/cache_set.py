@@ -11,7 +11,7 @@ from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.key_check import KeyCheck, as_sequence
 from aiokvoffload.cache.pool import Held, PoolStatistics
 from aiokvoffload.cache.prefix import longest_common_position
-from aiokvoffload.cache.tier_cache import KeysInSlots, Reservation, TierCache
+from aiokvoffload.cache.tier_cache import KeysInSlots, Reservation, TierCache, require_one_each
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
 
@@ -155,6 +155,12 @@ class CacheSet(TierCache):
         """End a write of an epoch that is over."""
         for cache, held in record:
             cache.abandon_write(held)
+
+    def grow(self, ready_slots: Sequence[int], *, ended: bool) -> None:
+        """Use so many slots of each pool from now on."""
+        require_one_each(ready_slots, len(self._caches))
+        for cache, count in zip(self._caches, ready_slots, strict=True):
+            cache.pool.grow(count, ended=ended)
 
     def clear(self, pile: DiscardPile) -> int:
         """Drop every key at once; returns how many were readable."""

@@ -15,6 +15,7 @@ class ChunkCache:
     Args:
         num_slots: its capacity in chunks.
         make_policy: makes the policy that orders them.
+        grows: whether slots come later, as the pool is told.
 
     Attributes:
         pool: the slots; to be read only.
@@ -22,8 +23,8 @@ class ChunkCache:
 
     __slots__ = ("_policy", "pool")
 
-    def __init__(self, num_slots: int, make_policy: Callable[[Residents], CachePolicy]) -> None:
-        self.pool = ChunkPool(num_slots)
+    def __init__(self, num_slots: int, make_policy: Callable[[Residents], CachePolicy], *, grows: bool = False) -> None:
+        self.pool = ChunkPool(num_slots, grows=grows)
         self._policy = make_policy(self.pool)
 
     def lookup(self, key: OffloadKey) -> LookupResult:

@@ -41,6 +41,14 @@ class FreeRuns:
     def __repr__(self) -> str:
         return f"FreeRuns({self.count} slots in {len(self._stop_by_start)} runs)"
 
+    def extend(self, start: int, stop: int) -> None:
+        """There are more slots from now on, all of them free; `start` is the number of slots so far."""
+        self._size_classes += [{} for _ in range(stop.bit_length() + 1 - len(self._size_classes))]
+        last = self._start_by_stop.get(start)
+        if last is not None:
+            self._remove(last, start)
+        self._add(start if last is None else last, stop)
+
     def take(self, count: int) -> list[int]:
         """Take `count` slots, no more than are free: one run if any is long enough, else as few runs as is cheap."""
         slots: list[int] = []

@@ -26,7 +26,10 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """How many slots are in which state; they add up to `capacity`."""
+    """How many slots are in which state; they add up to `capacity`.
+
+    Those that are `growing` are none of them: slots that are still to come.
+    """
 
     capacity: int
     free: int
@@ -34,6 +37,7 @@ class PoolStatistics:
     pinned: int
     evictable: int
     quarantined: int
+    growing: int = 0
 
 
 class ChunkPool:
@@ -42,8 +46,12 @@ class ChunkPool:
     A transfer *holds* the slots it touches: a slot has one writer, or any number of readers. A held slot is never
     handed out again: if its key goes, it is quarantined until the last hold ends.
 
+    Args:
+        num_slots: how many there are, or will be.
+        grows: whether there is none before `grow` says so.
+
     Attributes:
-        capacity: number of slots.
+        capacity: most slots that there can be; to be read only.
         free: slots that can be reserved without evicting anything; not to be changed from outside.
         index: the slot of every key that is readable or being written; not to be changed from outside.
         writing: the slots that are being written, but for quarantined ones; not to be changed from outside.
@@ -52,13 +60,25 @@ class ChunkPool:
         ArgumentError: `num_slots` is below 1.
     """
 
-    __slots__ = ("_orphaned_reads", "_orphaned_writes", "_readers", "capacity", "free", "index", "writing")
+    __slots__ = (
+        "_growing",
+        "_orphaned_reads",
+        "_orphaned_writes",
+        "_readers",
+        "_ready",
+        "capacity",
+        "free",
+        "index",
+        "writing",
+    )
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, *, grows: bool = False) -> None:
         if num_slots < 1:
             raise ArgumentError(f"num_slots must be at least 1, got {num_slots}")
         self.capacity = num_slots
-        self.free = FreeRuns(num_slots)
+        self._ready = 0 if grows else num_slots
+        self._growing = num_slots - self._ready
+        self.free = FreeRuns(self._ready)
         self.index = make_slot_index(num_slots)
         self.writing: set[int] = set()
         self._readers: dict[int, int] = {}
@@ -75,6 +95,16 @@ class ChunkPool:
     def evictable_count(self) -> int:
         """Slots whose keys are readable and held by nobody."""
         return len(self.index) - len(self.writing) - self.pinned_count
+
+    def grow(self, ready_slots: int, *, ended: bool) -> None:
+        """There are `ready_slots` from now on, if that is more than before; none will follow if it `ended`."""
+        more = min(ready_slots - self._ready, self._growing)
+        if more > 0:
+            self.free.extend(self._ready, self._ready + more)
+            self._ready += more
+            self._growing -= more
+        if ended:
+            self._growing = 0
 
     def are_free(self, slots: Collection[int]) -> bool:
         """Whether no transfer holds any of these slots."""
@@ -181,19 +211,20 @@ class ChunkPool:
         """
         self._orphaned_reads = set(self._readers)
         self._orphaned_writes |= self.writing
-        self.free = FreeRuns(self.capacity, self._orphaned_reads | self._orphaned_writes)
+        self.free = FreeRuns(self._ready, self._orphaned_reads | self._orphaned_writes)
         self.writing = set()
         return self.index.clear()
 
     def statistics(self) -> PoolStatistics:
         """Slots by state."""
         return PoolStatistics(
-            capacity=self.capacity,
+            capacity=self._ready,
             free=self.free.count,
             writing=len(self.writing),
             pinned=self.pinned_count,
             evictable=self.evictable_count,
             quarantined=len(self._orphaned_reads) + len(self._orphaned_writes),
+            growing=self._growing,
         )
 
     def check_integrity(self, reads: Iterable[Held], writes: Iterable[Held]) -> None:
@@ -205,7 +236,7 @@ class ChunkPool:
         slot_by_key = dict(self.index.items())
         of_keys = set(slot_by_key.values())
         orphaned = [*self._orphaned_reads, *self._orphaned_writes]
-        if sorted([*self.free, *slot_by_key.values(), *orphaned]) != list(range(self.capacity)):
+        if sorted([*self.free, *slot_by_key.values(), *orphaned]) != list(range(self._ready)):
             raise InternalError(f"free, resident and quarantined slots are not each slot once: {self!r}")
         if Counter(chain.from_iterable(held.slots for held in reads)) != Counter(self._readers):
             raise InternalError(f"slots are read by others than the loads under way: {self!r}")

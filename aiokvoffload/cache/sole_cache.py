@@ -6,7 +6,7 @@ from aiokvoffload.base import CachePolicy, LookupResult, OffloadKey, Residents
 from aiokvoffload.cache.chunk_cache import ChunkCache
 from aiokvoffload.cache.key_check import KeyCheck, as_sequence
 from aiokvoffload.cache.pool import Held, PoolStatistics
-from aiokvoffload.cache.tier_cache import KeysInSlots, Reservation, TierCache
+from aiokvoffload.cache.tier_cache import KeysInSlots, Reservation, TierCache, require_one_each
 from aiokvoffload.errors import ArgumentError
 
 
@@ -17,12 +17,15 @@ class SoleCache(ChunkCache, TierCache):
         num_slots: its capacity in chunks.
         make_policy: makes the policy that orders them.
         span: positions that a chunk covers.
+        grows: whether slots come later.
     """
 
     __slots__ = ("_check", "_span")
 
-    def __init__(self, num_slots: int, make_policy: Callable[[Residents], CachePolicy], span: int) -> None:
-        super().__init__(num_slots, make_policy)
+    def __init__(
+        self, num_slots: int, make_policy: Callable[[Residents], CachePolicy], *, span: int, grows: bool = False
+    ) -> None:
+        super().__init__(num_slots, make_policy, grows=grows)
         self._check = KeyCheck(1)
         self._span = span
 
@@ -84,6 +87,11 @@ class SoleCache(ChunkCache, TierCache):
     def keys_of(self, record: Held) -> Collection[OffloadKey]:
         """The keys of a transfer."""
         return record.keys
+
+    def grow(self, ready_slots: Sequence[int], *, ended: bool) -> None:
+        """Use so many slots from now on."""
+        require_one_each(ready_slots, 1)
+        self.pool.grow(ready_slots[0], ended=ended)
 
     def statistics(self) -> tuple[PoolStatistics, ...]:
         """Slots by state."""

@@ -7,6 +7,7 @@ from typing import Any
 from aiokvoffload.base import LookupResult, OffloadKey
 from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.pool import PoolStatistics
+from aiokvoffload.errors import ArgumentError
 
 Record = Any
 """What ends a transfer: whoever made it knows what it is."""
@@ -107,6 +108,14 @@ class TierCache(ABC):
         """End a write of an epoch that is over."""
 
     @abstractmethod
+    def grow(self, ready_slots: Sequence[int], *, ended: bool) -> None:
+        """Use so many slots of each pool from now on; none will follow if it `ended`.
+
+        Raises:
+            ArgumentError: `ready_slots` does not name one number for each pool.
+        """
+
+    @abstractmethod
     def clear(self, pile: DiscardPile) -> int:
         """Drop every key at once; what held them goes on the pile. Returns how many were readable."""
 
@@ -121,3 +130,13 @@ class TierCache(ABC):
         Raises:
             InternalError: it does not hold.
         """
+
+
+def require_one_each(ready_slots: Sequence[int], num_pools: int) -> None:
+    """Check that there is one number for each pool.
+
+    Raises:
+        ArgumentError: there is not.
+    """
+    if len(ready_slots) != num_pools:
+        raise ArgumentError(f"ready_slots must have one number for each of {num_pools} pools, got {ready_slots}")

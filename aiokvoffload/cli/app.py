@@ -19,6 +19,7 @@ from rich.table import Table
 
 import aiokvoffload
 from aiokvoffload import registry
+from aiokvoffload.cli.arena_bench import arena_benchmark, arena_table
 from aiokvoffload.cli.bench import copy_benchmark, copy_table
 from aiokvoffload.cli.interrupt import INTERRUPTED_LINE, INTERRUPTED_STATUS, leave_at_once, take_over
 from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
@@ -26,6 +27,7 @@ from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, mana
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.sizes import parse_size
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
+from aiokvoffload.config import HostMemory
 from aiokvoffload.errors import ArgumentError, OffloadError
 
 T = TypeVar("T")
@@ -255,6 +257,33 @@ def bench_loop_command(
         check_writable(json_file)
         result = run(loop_benchmark(requests=requests, keys_per_request=keys, cpu_chunks=cpu_chunks, device=device))
         show(loop_table(result), result.to_json(), json_file)
+
+
+@bench.command(name="arena")
+def bench_arena_command(
+    *,
+    size_bytes: Annotated[
+        int, typer.Option("--bytes", parser=_size, metavar="SIZE", help="CPU memory.", show_default="8GiB")
+    ] = 8 << 30,
+    chunk_bytes: Annotated[
+        int, typer.Option(parser=_size, metavar="SIZE", help="Bytes of a chunk.", show_default="2MiB")
+    ] = 2 << 20,
+    piece_bytes: Annotated[
+        int | None,
+        typer.Option(parser=_size, metavar="SIZE", help="Memory pinned in one go.", show_default="the library's"),
+    ] = None,
+    memory: Annotated[HostMemory, typer.Option(help="What kind of memory.")] = HostMemory.ANONYMOUS,
+    device: Device = "auto",
+    json_file: JsonFile = None,
+) -> None:
+    """Say how soon a service is usable and all its memory pinned, against torch's pinned allocator in the same run."""
+    with clear_errors():
+        check_writable(json_file)
+        benchmark = arena_benchmark(
+            size_bytes=size_bytes, chunk_bytes=chunk_bytes, piece_bytes=piece_bytes, memory=memory, device=device
+        )
+        result = run(benchmark)
+        show(arena_table(result), result.to_json(), json_file)
 
 
 @bench.command(name="manager")

@@ -22,6 +22,7 @@ from aiokvoffload.base import (
     make_offload_key,
 )
 from aiokvoffload.cli.blocks import allocating
+from aiokvoffload.cli.grown import wait_grown
 from aiokvoffload.cli.probe import LoopProbe, Percentiles
 from aiokvoffload.config import CPUOffloadingConfig
 from aiokvoffload.cpu.common import PAGE_BYTES
@@ -84,6 +85,7 @@ async def loop_benchmark(
         )
         config = CPUOffloadingConfig(cpu_bytes=slots * PAGE_BYTES, device=device)
         async with CPUOffloadingSpec(config).open(caches) as offload:
+            await wait_grown(offload)
             chains = [_chain(number, keys_per_request) for number in range(requests)]
             # As docs tell servers to; going through these chains would be the collector's longest pause here.
             gc.collect()

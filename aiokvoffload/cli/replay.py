@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from aiokvoffload.cache.pool import PoolStatistics
 from aiokvoffload.cli.blocks import BlockAllocator, as_kv_caches, make_pool
 from aiokvoffload.cli.clocked import ManagerClock
+from aiokvoffload.cli.grown import wait_grown
 from aiokvoffload.cli.manager_bench import manager_benchmark
 from aiokvoffload.cli.pattern import Pattern
 from aiokvoffload.cli.probe import LoopProbe, Percentiles
@@ -144,6 +145,7 @@ async def _run(
     config = CPUOffloadingConfig(cpu_bytes=sizes.cpu_bytes, policy=options.policy, device=options.device)
     clock, probe = ManagerClock(), LoopProbe()
     async with CPUOffloadingSpec(config).open(as_kv_caches(engine.pool), wrap_manager=clock.wrap) as offload:
+        await wait_grown(offload)
         server = Server(offload, engine, verify=options.verify)
         started_s = time.perf_counter()
         with probe:

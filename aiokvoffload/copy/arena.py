@@ -1,69 +1,66 @@
-"""Host memory for slots: exact, anonymous, pinned where the device can, and never unmapped under a running copy.
+"""Host memory for slots: exact, pinned where the device can, and never unmapped under a running copy.
 
-Knows addresses and rows; knows nothing of what the rows hold. Memory comes from `mmap` and not from torch, whose pinned
-allocator rounds up to a power of two, and is registered in pieces, since one registration of some hundred GiB fails.
+Knows addresses, rows and pieces; knows nothing of what the rows hold, and not when it is to grow. Memory comes from the
+kernel and not from torch, whose pinned allocator rounds up to a power of two, and is registered in pieces, since one
+registration of some hundred GiB fails.
 """
 
 import ctypes
 import logging
-import mmap
-import os
-import sys
-import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from aiokvoffload.base import Ids
+from aiokvoffload.config import HostMemory
+from aiokvoffload.copy.faulting import PageFaulter
+from aiokvoffload.copy.mapping import HostMapping
+from aiokvoffload.copy.memory_use import count_memory
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.device.base import Device
-from aiokvoffload.errors import ConfigError
+from aiokvoffload.errors import ConfigError, InternalError
 
 logger = logging.getLogger(__name__)
 
-PIECE_LIMIT_BYTES = 64 << 30
-"""Most bytes registered in one call; 512 GiB in one call fails on CUDA 13."""
 
-# ctypes and not the mmap module: its calls release the GIL, and nothing is unmapped when an object is collected.
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_MAP_FAILED = ctypes.c_void_p(-1).value
-
-
-@dataclass(slots=True)
-class MemoryUse:
-    """Bytes of all arenas of this process.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaOptions:
+    """How memory for slots is got.
 
     Attributes:
-        mapped_bytes: mapped, and not closed or abandoned.
-        pinned_bytes: the part of them that is pinned.
-        abandoned_bytes: leaked for good because a copy may still touch them (I2).
+        memory: what kind of memory.
+        piece_bytes: registered in one call; pieces are whole rows, one at least.
+        grows: whether only a first piece is ready at once, and the others later, as they are added.
     """
 
-    mapped_bytes: int = 0
-    pinned_bytes: int = 0
-    abandoned_bytes: int = 0
+    memory: HostMemory = HostMemory.ANONYMOUS
+    piece_bytes: int = 16 << 20
+    grows: bool = False
 
 
-_use = MemoryUse()
-_use_lock = threading.Lock()
-_kept_for_good: list[object] = []
+FILLED = ArenaOptions()
+"""Anonymous memory that is ready at once."""
 
 
-def memory_use() -> MemoryUse:
-    """A copy of the counts."""
-    with _use_lock:
-        return MemoryUse(_use.mapped_bytes, _use.pinned_bytes, _use.abandoned_bytes)
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Whole rows that become ready together.
 
+    Attributes:
+        address: of the first byte.
+        size_bytes: how many.
+        stop_row: the row behind the last one.
+        arena: whose rows they are.
+    """
 
-def keep_for_good(*objects: object) -> None:
-    """Never collect `objects`: a copy that was abandoned may still touch their memory (I2)."""
-    _kept_for_good.extend(objects)
+    address: int
+    size_bytes: int
+    stop_row: int
+    arena: "HostArena" = field(repr=False, compare=False)
 
 
 class HostArena:
@@ -74,16 +71,19 @@ class HostArena:
         row_bytes: bytes of each, a multiple of the page size.
         device: pins the memory.
         pin: whether to pin at all.
-        piece_limit_bytes: most bytes registered in one call; pieces are whole rows.
+        options: how the memory is got; where it grows, no row is ready before `add`.
 
     Attributes:
-        address: of the first byte.
-        size_bytes: all rows.
-        pinned_bytes: `size_bytes`, or 0 where pinning was refused.
+        num_rows: as given.
+        row_bytes: as given.
+        size_bytes: all rows, ready or not.
+        pieces: all of them, in order.
+        ready_rows: leading rows that can be used.
+        pinned_bytes: the part of the ready rows that is pinned: all of it, or nothing where pinning was refused.
         pin_error: why it was refused.
 
     Raises:
-        ConfigError: the memory cannot be mapped.
+        ConfigError: the memory cannot be mapped, or there is not so much; nothing stays mapped.
     """
 
     def __init__(
@@ -93,33 +93,77 @@ class HostArena:
         *,
         device: Device,
         pin: bool = True,
-        piece_limit_bytes: int = PIECE_LIMIT_BYTES,
+        options: ArenaOptions = FILLED,
     ) -> None:
-        self._num_rows, self._row_bytes, self._device = num_rows, row_bytes, device
-        self._piece_bytes = max(1, piece_limit_bytes // row_bytes) * row_bytes
+        self.num_rows, self.row_bytes = num_rows, row_bytes
+        self._device, self._pin = device, pin
         self.size_bytes = num_rows * row_bytes
-        self.address = _map(self.size_bytes)
-        self.pinned_bytes = 0
+        self._mapping = HostMapping(self.size_bytes, options.memory, device.numa_node())
+        self.pieces = tuple(self._cut(options.piece_bytes))
+        self.ready_rows = self.pinned_bytes = 0
         self.pin_error: OSError | None = None
-        self._count(mapped=self.size_bytes)
+        self._pinned: list[Piece] = []
+        count_memory(mapped=self.size_bytes)
         self._open = True
-        if pin:
+        if not options.grows:
             try:
-                self._pin()
+                self._fill()
             except BaseException:
                 self.close()
                 raise
 
     @property
+    def address(self) -> int:
+        """Of the first byte."""
+        return self._mapping.address
+
+    @property
+    def descriptor(self) -> int | None:
+        """Of the file that the memory is, for others to map; `None` for anonymous memory."""
+        return self._mapping.descriptor
+
+    @property
+    def ready_bytes(self) -> int:
+        """Bytes of the ready rows."""
+        return self.ready_rows * self.row_bytes
+
+    @property
     def boundaries(self) -> Ids:
         """Addresses at which a new registration begins; no single copy may run over one."""
-        return np.array([address for address, _ in self._pieces()][1:], dtype=np.int64)
+        return np.array([piece.address for piece in self.pieces[1:]], dtype=np.int64)
 
     def rows(self) -> npt.NDArray[np.uint8]:
         """All bytes, shape (num_rows, row_bytes). The caller must let go of it before `close`."""
         buffer: Any = (ctypes.c_uint8 * self.size_bytes).from_address(self.address)
         flat: npt.NDArray[np.uint8] = np.frombuffer(buffer, dtype=np.uint8)
-        return flat.reshape(self._num_rows, self._row_bytes)
+        return flat.reshape(self.num_rows, self.row_bytes)
+
+    def add(self, piece: Piece) -> None:
+        """Make the next piece's rows ready; its pages are there.
+
+        Where the device refuses to pin the first piece, it is ready all the same, and no later one is pinned.
+
+        Raises:
+            OSError: the device refuses to pin a later piece, which is not ready then.
+            InternalError: it is not the next piece.
+        """
+        if piece.stop_row - piece.size_bytes // self.row_bytes != self.ready_rows:
+            raise InternalError(f"{piece} is added to {self!r} out of turn")
+        if self._pin:
+            try:
+                self._device.pin(piece.address, piece.size_bytes)
+            except OSError as error:
+                if self._pinned:
+                    raise
+                self._pin, self.pin_error = False, error
+            else:
+                self._pinned.append(piece)
+                self._count_pinned(piece.size_bytes)
+        self.ready_rows = piece.stop_row
+
+    def give_back_rest(self) -> None:
+        """Let go of the pages behind the ready rows: there will be no more of these."""
+        self._mapping.give_back(self.ready_bytes)
 
     def close(self) -> None:
         """Unpin and unmap; doing it again does nothing. Takes long for big memory: never on a loop.
@@ -129,70 +173,89 @@ class HostArena:
         """
         if not self._open:
             return
-        if self.pinned_bytes:
-            self._unpin(list(self._pieces()))
+        self._unpin()
         self._open = False
-        _libc.munmap(self.address, self.size_bytes)
-        self._count(mapped=-self.size_bytes, pinned=-self.pinned_bytes)
-        self.pinned_bytes = 0
+        self._mapping.close()
+        count_memory(mapped=-self.size_bytes)
 
     def abandon(self) -> None:
         """Leak the memory: it stays mapped and pinned until the process ends."""
         if self._open:
             self._open = False
-            self._count(mapped=-self.size_bytes, pinned=-self.pinned_bytes, abandoned=self.size_bytes)
+            self._mapping.abandon()
+            count_memory(mapped=-self.size_bytes, pinned=-self.pinned_bytes, abandoned=self.size_bytes)
 
-    def _pieces(self) -> Iterator[tuple[int, int]]:
-        for offset in range(0, self.size_bytes, self._piece_bytes):
-            yield self.address + offset, min(self._piece_bytes, self.size_bytes - offset)
+    def _cut(self, piece_bytes: int) -> list[Piece]:
+        rows_per_piece = max(1, piece_bytes // self.row_bytes)
+        pieces = []
+        for row in range(0, self.num_rows, rows_per_piece):
+            stop_row = min(row + rows_per_piece, self.num_rows)
+            address, size_bytes = self.address + row * self.row_bytes, (stop_row - row) * self.row_bytes
+            pieces.append(Piece(address, size_bytes, stop_row, self))
+        return pieces
 
-    def _pin(self) -> None:
-        pinned: list[tuple[int, int]] = []
+    def _fill(self) -> None:
+        """Make all rows ready: pinned, or, where the device refuses one piece, without any of it pinned."""
         try:
-            for address, size_bytes in self._pieces():
-                self._device.pin(address, size_bytes)
-                pinned.append((address, size_bytes))
-        except BaseException as error:
-            self._unpin(pinned)
-            if not isinstance(error, OSError):
+            with PageFaulter() as faulter, closing(faulter.fault_in_turn(self.pieces)) as faulted:
+                for piece in faulted:
+                    self._add_or_go_on_unpinned(piece)
+        except OSError as error:
+            if not self._open:  # the device keeps what was pinned
                 raise
-            self.pin_error = error
-            return
-        self.pinned_bytes = self.size_bytes
-        self._count(pinned=self.size_bytes)
+            raise ConfigError(f"cannot have {self.size_bytes} bytes of CPU memory: {error.strerror}") from error
 
-    def _unpin(self, pieces: Sequence[tuple[int, int]]) -> None:
+    def _add_or_go_on_unpinned(self, piece: Piece) -> None:
+        try:
+            self.add(piece)
+        except OSError as error:
+            self._unpin()
+            self._pin, self.pin_error = False, error
+            self.ready_rows = piece.stop_row
+
+    def _unpin(self) -> None:
         """Unpin; memory that the device does not let go of must stay mapped."""
         try:
-            for address, size_bytes in pieces:
-                self._device.unpin(address, size_bytes)
+            for piece in self._pinned:
+                self._device.unpin(piece.address, piece.size_bytes)
         except BaseException:
             self.abandon()
             raise
+        self._pinned.clear()
+        self._count_pinned(-self.pinned_bytes)
 
-    @staticmethod
-    def _count(*, mapped: int = 0, pinned: int = 0, abandoned: int = 0) -> None:
-        with _use_lock:
-            _use.mapped_bytes += mapped
-            _use.pinned_bytes += pinned
-            _use.abandoned_bytes += abandoned
+    def _count_pinned(self, size_bytes: int) -> None:
+        self.pinned_bytes += size_bytes
+        if self._open:  # a piece may be pinned while the arena is abandoned
+            count_memory(pinned=size_bytes)
 
     def __repr__(self) -> str:
-        return f"HostArena({self._num_rows} rows of {self._row_bytes} bytes, {self.pinned_bytes} bytes pinned)"
+        return (
+            f"HostArena({self.ready_rows} of {self.num_rows} rows of {self.row_bytes} bytes ready, "
+            f"{self.pinned_bytes} bytes pinned)"
+        )
 
 
-def map_pools(pools: Sequence[PoolShape], device: Device) -> tuple[HostArena, ...]:
+def map_pools(pools: Sequence[PoolShape], device: Device, *, options: ArenaOptions = FILLED) -> tuple[HostArena, ...]:
     """One arena for each pool. Where memory cannot be pinned, all goes on without, and one warning says so.
 
+    Args:
+        pools: shapes of the pools.
+        device: pins the memory.
+        options: how the memory is got.
+
     Raises:
-        ConfigError: the memory cannot be mapped; nothing stays mapped.
+        ConfigError: the memory cannot be had; nothing stays mapped.
     """
     arenas: list[HostArena] = []
     pin_error: OSError | None = None
     try:
         for pool in pools:
-            arena = HostArena(pool.num_slots, pool.row_bytes, device=device, pin=pin_error is None)
+            pin = pin_error is None
+            arena = HostArena(pool.num_slots, pool.row_bytes, device=device, pin=pin, options=options)
             arenas.append(arena)
+            if options.grows:
+                _begin(arena)
             pin_error = pin_error or arena.pin_error
     except BaseException:
         for arena in arenas:
@@ -203,11 +266,11 @@ def map_pools(pools: Sequence[PoolShape], device: Device) -> tuple[HostArena, ..
     return tuple(arenas)
 
 
-def _map(size_bytes: int) -> int:
-    if size_bytes > sys.maxsize:  # the C call would take it modulo 2**64
-        raise ConfigError(f"cannot map {size_bytes} bytes of CPU memory: there are at most {sys.maxsize} addresses")
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    address = _libc.mmap(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
-    if address is None or address == _MAP_FAILED:
-        raise ConfigError(f"cannot map {size_bytes} bytes of CPU memory: {os.strerror(ctypes.get_errno())}")
-    return int(address)
+def _begin(arena: HostArena) -> None:
+    first = arena.pieces[:1]
+    try:
+        with PageFaulter() as faulter, closing(faulter.fault_in_turn(first)) as faulted:
+            for piece in faulted:
+                arena.add(piece)
+    except OSError as error:
+        raise ConfigError(f"cannot have {first[0].size_bytes} bytes of CPU memory: {error.strerror}") from error

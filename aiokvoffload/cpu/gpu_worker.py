@@ -6,7 +6,7 @@ business.
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from aiokvoffload.base import (
     CanonicalKVCaches,
@@ -14,12 +14,15 @@ from aiokvoffload.base import (
     GPULoadStoreSpec,
     LoadStoreSpec,
     OffloadingWorker,
+    PoolFile,
+    PoolGrowth,
     Stream,
     Transfer,
     TransferResult,
 )
 from aiokvoffload.clock import Clock, SystemClock
 from aiokvoffload.config import Mode
+from aiokvoffload.copy.arena import FILLED, ArenaOptions
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engines import CopyEngine
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
@@ -41,8 +44,8 @@ STEPPED_PAUSE_S = 0.0005
 class CPUOffloadingWorker(OffloadingWorker):
     """Stores to and loads from slots in CPU memory.
 
-    It may be made on any thread, and takes as long as the memory takes to pin. In awaited mode it belongs to the loop
-    on which it is bound or first used, in stepped mode to one plain thread.
+    It may be made on any thread, and takes as long as the memory takes to pin, or a first piece of it if it grows. In
+    awaited mode it belongs to the loop on which it is bound or first used, in stepped mode to one plain thread.
 
     Args:
         kv_caches: the engine's tensors, kept alive until the worker is closed.
@@ -54,6 +57,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         clock: measures that time.
         owns_device: whether a close closes the device too.
         engine: enqueues copies; by default the fastest that the device has.
+        options: how the memory for slots is got.
 
     Raises:
         ConfigError: tensors and pools do not fit together, or the memory cannot be had.
@@ -71,6 +75,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         clock: Clock | None = None,
         owns_device: bool = False,
         engine: CopyEngine | None = None,
+        options: ArenaOptions = FILLED,
     ) -> None:
         self._machinery = Machinery(
             kv_caches,
@@ -79,6 +84,7 @@ class CPUOffloadingWorker(OffloadingWorker):
             device=device,
             owns_device=owns_device,
             engine=engine,
+            options=options,
         )
         self._device, self._mode = device, mode
         self._close_timeout_s, self._clock = close_timeout_s, clock or SystemClock()
@@ -89,14 +95,12 @@ class CPUOffloadingWorker(OffloadingWorker):
         self._handover = Handover()
         self._ledger = JobLedger(self._machinery, self._handover, mode)
         self._poller: Poller[Job] = Poller(
-            device,
-            len(self._machinery.handlers),
-            on_ended=self._ledger.end,
-            on_broken=self._ledger.break_down,
+            device, len(self._machinery.handlers), on_ended=self._ledger.end, on_broken=self._ledger.break_down
         )
         self._submitter = Submitter(
             device, self._machinery, ledger=self._ledger, handover=self._handover, poller=self._poller
         )
+        self._machinery.growth.start(self._handover.post)
 
     def submit_store(
         self,
@@ -223,6 +227,14 @@ class CPUOffloadingWorker(OffloadingWorker):
         """Blocks of a chunk times tensors of a block; adjacent ones may still be merged."""
         return self._machinery.selector.fragments_per_chunk(group_idx)
 
+    def on_growth(self, callback: Callable[[PoolGrowth], None]) -> None:
+        """Call `callback(growth)` now and after every change; see `OffloadingWorker.on_growth`."""
+        self._machinery.growth.watch(callback)
+
+    def pool_files(self) -> tuple[PoolFile, ...]:
+        """One file for each pool, with `HostMemory.MEMFD`."""
+        return self._machinery.pool_files()
+
     def get_finished(self) -> list[TransferResult]:
         """Results since the last call, from any plain thread. Works after a close too.
 
@@ -262,6 +274,7 @@ class CPUOffloadingWorker(OffloadingWorker):
                 return
             self.bind()
             self._closed = True
+            self._machinery.growth.stop()
             self._close_task = asyncio.get_running_loop().create_task(self._aclose(), name="aiokvoffload-close")
         await asyncio.wait([self._close_task])
         if self._close_task.cancelled():
@@ -315,6 +328,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         if self._closed:
             return
         self._closed = True
+        self._machinery.growth.stop()
         self._poller.stop()
         deadline_s = self._clock.now_s() + self._close_timeout_s
         while self._ledger.unsettled:
@@ -327,13 +341,7 @@ class CPUOffloadingWorker(OffloadingWorker):
 
     def statistics(self) -> WorkerStatistics:
         """A frozen record of counts."""
-        return WorkerStatistics(
-            streams=tuple(handler.statistics() for handler in self._machinery.handlers),
-            pool_bytes=self._machinery.pool_bytes,
-            pinned_bytes=self._machinery.pinned_bytes,
-            engine=self._machinery.engine_name,
-            poller=self._poller.statistics(),
-        )
+        return self._machinery.statistics(self._poller.statistics())
 
     def __repr__(self) -> str:
         state = "broken" if self._ledger.broken else "closed" if self._closed else self._mode.value

@@ -4,19 +4,23 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
-from aiokvoffload.base import CanonicalKVCaches
-from aiokvoffload.copy.arena import keep_for_good, map_pools
+from aiokvoffload.base import CanonicalKVCaches, PoolFile
+from aiokvoffload.copy.arena import FILLED, ArenaOptions, map_pools
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engines import CopyEngine, choose_engine
+from aiokvoffload.copy.growth import ArenaGrowth
 from aiokvoffload.copy.hazards import HazardTable
 from aiokvoffload.copy.layout import lay_out
+from aiokvoffload.copy.memory_use import keep_for_good
 from aiokvoffload.copy.routes import check_pools, make_routes
 from aiokvoffload.copy.selection import Selector
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.handler import SingleDirectionOffloadingHandler
 from aiokvoffload.cpu.threads import SubmissionThread
+from aiokvoffload.cpu.worker_statistics import WorkerStatistics
 from aiokvoffload.device.base import Device
 from aiokvoffload.errors import BrokenError
+from aiokvoffload.poller import PollerStatistics
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +46,10 @@ class Machinery:
         device: where the tensors are.
         owns_device: whether `free` closes it.
         engine: enqueues copies; by default the fastest that the device has.
+        options: how the memory for slots is got.
 
     Attributes:
+        growth: makes the rest of the memory ready once it is started; the owner starts it.
         selector: checks ids.
         hazards: knows which jobs must wait for which.
         handlers: one for each stream, in the order of the indices above.
@@ -63,6 +69,7 @@ class Machinery:
         device: Device,
         owns_device: bool,
         engine: CopyEngine | None,
+        options: ArenaOptions = FILLED,
     ) -> None:
         self._device, self._owns_device = device, owns_device
         with ExitStack() as undo:
@@ -70,9 +77,10 @@ class Machinery:
                 undo.callback(device.close)
             layout = lay_out(kv_caches, device.torch_device)
             check_pools(layout, pools, blocks_per_chunk)
-            self._arenas = map_pools(pools, device)
+            self._arenas = map_pools(pools, device, options=options)
             for arena in self._arenas:
                 undo.callback(arena.close)
+            self.growth = ArenaGrowth(self._arenas)
             num_slots = sum(pool.num_slots for pool in pools)
             self._tensors = layout.tensors
             self._engine = engine or choose_engine(device, layout, self._arenas)
@@ -97,19 +105,28 @@ class Machinery:
             yield handler
 
     @property
-    def engine_name(self) -> str:
-        """Which way of copying is in use."""
-        return self._engine.name
-
-    @property
     def pool_bytes(self) -> int:
-        """Host memory for slots."""
+        """Host memory for slots, ready or not."""
         return sum(arena.size_bytes for arena in self._arenas)
 
-    @property
-    def pinned_bytes(self) -> int:
-        """The part of it that is pinned."""
-        return sum(arena.pinned_bytes for arena in self._arenas)
+    def statistics(self, poller: PollerStatistics) -> WorkerStatistics:
+        """What a worker with this machinery tells about itself."""
+        growth = self.growth.state
+        return WorkerStatistics(
+            streams=tuple(handler.statistics() for handler in self.handlers),
+            pool_bytes=self.pool_bytes,
+            ready_bytes=sum(arena.ready_bytes for arena in self._arenas),
+            pinned_bytes=sum(arena.pinned_bytes for arena in self._arenas),
+            engine=self._engine.name,
+            poller=poller,
+            growing=not growth.ended,
+            growth_error=growth.error,
+        )
+
+    def pool_files(self) -> tuple[PoolFile, ...]:
+        """The arenas that are files."""
+        shapes = ((arena.descriptor, arena.row_bytes, arena.num_rows) for arena in self._arenas)
+        return tuple(PoolFile(descriptor, *shape) for descriptor, *shape in shapes if descriptor is not None)
 
     def synchronize(self) -> None:
         """Block until every stream has ended what it was given, or cannot any more because the device has failed."""
@@ -125,9 +142,10 @@ class Machinery:
         Raises:
             BrokenError: something could not be given back; the message lists what.
         """
+        self.growth.stop()
         steps: list[Callable[[], None]] = [self.submission.stop]
         steps += [handler.close for handler in self.handlers]
-        steps += [arena.close for arena in self._arenas]
+        steps += [self._free_arenas]
         if self._owns_device:
             steps.append(self._device.close)
         errors: list[Exception] = []
@@ -140,8 +158,24 @@ class Machinery:
         if errors:
             raise BrokenError(f"close: {len(errors)} of {len(steps)} steps failed: {errors}") from errors[0]
 
+    def _free_arenas(self) -> None:
+        if not self.growth.join():
+            for arena in self._arenas:
+                arena.abandon()
+            keep_for_good(self._arenas, self._device)
+            raise BrokenError(f"the thread that pins memory hangs: {self.growth!r} stays mapped")
+        errors: list[OSError] = []
+        for arena in self._arenas:
+            try:
+                arena.close()
+            except OSError as error:
+                errors.append(error)
+        if errors:
+            raise BrokenError(f"{len(errors)} of {len(self._arenas)} arenas stay pinned: {errors}") from errors[0]
+
     def abandon(self, *objects: object) -> None:
         """Leave everything that a straggler may touch where it is, for good, `objects` too (I2)."""
+        self.growth.stop()
         self.submission.stop(join=False)
         for arena in self._arenas:
             arena.abandon()

@@ -59,6 +59,7 @@ class CPUOffloadingManager(OffloadingManager):
             windowed group are judged one by one.
         store_tracker_keys: most keys whose offers are counted.
         max_pending_events: events kept until `take_events`; beyond it the oldest are dropped and counted.
+        grows: whether the pools have no slots before `grow` says so.
 
     Raises:
         ConfigError: the pools do not serve each group once, a limit is below 1, or the policy is unknown.
@@ -73,11 +74,12 @@ class CPUOffloadingManager(OffloadingManager):
         store_threshold: int = 1,
         store_tracker_keys: int = 64_000,
         max_pending_events: int = 10_000,
+        grows: bool = False,
     ) -> None:
         _require_at_least_one("store_threshold", store_threshold)
         _require_at_least_one("store_tracker_keys", store_tracker_keys)
         _require_at_least_one("max_pending_events", max_pending_events)
-        self._cache = _make_cache(pools, groups, policy)
+        self._cache = _make_cache(pools, groups, policy, grows=grows)
         self._key_check = KeyCheck(len(groups))
         self._windowed = {group_suffix(index) for index, group in enumerate(groups) if group.window_chunks is not None}
         self._offers = OfferCounter(store_threshold, store_tracker_keys) if store_threshold > 1 else None
@@ -193,6 +195,10 @@ class CPUOffloadingManager(OffloadingManager):
         """End a request, if it was begun. Completions of what it prepared may still follow."""
         self._requests.pop(ctx.req_id, None)
 
+    def grow(self, ready_slots: Sequence[int], *, ended: bool = False) -> None:
+        """Use so many slots of each pool from now on; see `OffloadingManager.grow`."""
+        self._cache.grow(ready_slots, ended=ended)
+
     def take_events(self) -> list[OffloadingEvent]:
         """The changes since the last call; only so many are kept as `max_pending_events` says."""
         return self._events.take()
@@ -264,13 +270,13 @@ def _require_at_least_one(name: str, value: int) -> None:
         raise ConfigError(f"{name} must be at least 1, got {value}")
 
 
-def _make_cache(pools: Sequence[PoolShape], groups: Sequence[GroupConfig], policy: str) -> TierCache:
+def _make_cache(pools: Sequence[PoolShape], groups: Sequence[GroupConfig], policy: str, *, grows: bool) -> TierCache:
     served = sorted(concatenated.from_iterable(pool.groups for pool in pools))
     if not groups or served != list(range(len(groups))):
         raise ConfigError(f"pools must serve each of {len(groups)} groups once, got {[pool.groups for pool in pools]}")
     make_policy = resolve("policies", policy)
     if len(groups) == 1 and groups[0].window_chunks is None:
-        return SoleCache(pools[0].num_slots, make_policy, groups[0].span)
-    caches = [ChunkCache(pool.num_slots, make_policy) for pool in pools]
+        return SoleCache(pools[0].num_slots, make_policy, span=groups[0].span, grows=grows)
+    caches = [ChunkCache(pool.num_slots, make_policy, grows=grows) for pool in pools]
     cache_by_group = {group_idx: cache for cache, pool in zip(caches, pools, strict=True) for group_idx in pool.groups}
     return CacheSet(caches, groups=groups, cache_by_group=[cache_by_group[index] for index in range(len(groups))])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from aiokvoffload.base import CanonicalKVCaches, OffloadingManager, OffloadingSpec
 from aiokvoffload.config import CPUOffloadingConfig, Mode
+from aiokvoffload.copy.arena import ArenaOptions
 from aiokvoffload.cpu.common import PoolShape, chunk_bytes_by_group, plan_pools
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.cpu.manager import CPUOffloadingManager
@@ -26,12 +27,15 @@ class CPUOffloadingSpec(OffloadingSpec):
     def __init__(self, config: CPUOffloadingConfig) -> None:
         self.config = config
 
-    def get_manager(self, kv_caches: CanonicalKVCaches, *, num_workers: int = 1) -> CPUOffloadingManager:
+    def get_manager(
+        self, kv_caches: CanonicalKVCaches, *, num_workers: int = 1, grows: bool = False
+    ) -> CPUOffloadingManager:
         """The manager of the slots that `cpu_bytes` has room for.
 
         Args:
             kv_caches: one worker's tensors; all workers' are of the same shape.
             num_workers: how many workers share `cpu_bytes`.
+            grows: whether there are no slots before the manager is told of them, for workers that grow.
 
         Raises:
             ConfigError: the memory does not fit the configuration.
@@ -43,17 +47,25 @@ class CPUOffloadingSpec(OffloadingSpec):
             policy=config.policy,
             store_threshold=config.store_threshold,
             store_tracker_keys=config.store_tracker_keys,
+            grows=grows,
         )
 
     def get_worker(
-        self, kv_caches: CanonicalKVCaches, *, num_workers: int = 1, device: Device | None = None
+        self,
+        kv_caches: CanonicalKVCaches,
+        *,
+        num_workers: int = 1,
+        device: Device | None = None,
+        grows: bool = False,
     ) -> CPUOffloadingWorker:
-        """One worker with its pinned memory; it takes as long as pinning `cpu_bytes` takes.
+        """One worker with its pinned memory; it takes as long as pinning `cpu_bytes` takes, unless it grows.
 
         Args:
             kv_caches: this worker's tensors.
             num_workers: how many workers share `cpu_bytes`.
             device: where the copies run; `None` opens the configured one, and the worker closes it.
+            grows: whether it is there with a first piece of its memory, and a thread makes the rest ready; whoever
+                passes its `on_growth` on to the manager's `grow` can do that, as the service does.
 
         Raises:
             ConfigError: the memory does not fit the configuration, or there is no such device.
@@ -67,6 +79,7 @@ class CPUOffloadingSpec(OffloadingSpec):
             mode=config.mode,
             close_timeout_s=config.close_timeout_s,
             owns_device=device is None,
+            options=ArenaOptions(memory=config.host_memory, piece_bytes=config.pin_piece_bytes, grows=grows),
         )
 
     def open(
@@ -98,13 +111,13 @@ class CPUOffloadingSpec(OffloadingSpec):
         )
 
         def build() -> Parts:
-            manager: OffloadingManager = self.get_manager(ranks[0], num_workers=len(ranks))
+            manager: OffloadingManager = self.get_manager(ranks[0], num_workers=len(ranks), grows=True)
             workers: list[CPUOffloadingWorker] = []
             with contextlib.ExitStack() as undo:
                 device = open_device(config.device)
                 undo.callback(device.close)
                 for rank in ranks:
-                    worker = self.get_worker(rank, num_workers=len(ranks), device=device)
+                    worker = self.get_worker(rank, num_workers=len(ranks), device=device, grows=True)
                     undo.callback(worker.close)
                     workers.append(worker)
                 parts = Parts(manager if wrap_manager is None else wrap_manager(manager), workers, device)

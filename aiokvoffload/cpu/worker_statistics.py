@@ -40,17 +40,23 @@ class WorkerStatistics:
 
     Attributes:
         streams: each stream's share.
-        pool_bytes: host memory mapped for slots.
-        pinned_bytes: the part of it that the device can copy from and to directly.
+        pool_bytes: host memory for slots as it was asked for.
+        ready_bytes: the part of it that can be used already.
+        pinned_bytes: the part of that which the device can copy from and to directly.
         engine: name of the copy engine in use.
         poller: completions and their lag.
+        growing: whether more of the memory is still to come.
+        growth_error: why the rest of it never will; empty if it did, or may.
     """
 
     streams: tuple[DirectionStatistics, ...]
     pool_bytes: int
+    ready_bytes: int
     pinned_bytes: int
     engine: str
     poller: PollerStatistics
+    growing: bool = False
+    growth_error: str = ""
 
     @property
     def stored_bytes(self) -> int:
@@ -79,5 +85,5 @@ class WorkerStatistics:
 
     @property
     def pinned(self) -> bool:
-        """Whether all slots lie in pinned memory."""
-        return self.pinned_bytes == self.pool_bytes
+        """Whether all slots that can be used lie in pinned memory."""
+        return self.pinned_bytes == self.ready_bytes

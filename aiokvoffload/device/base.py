@@ -143,6 +143,10 @@ class Device(ABC):
             OSError: the device refused.
         """
 
+    def numa_node(self) -> int | None:
+        """The node of the host's memory that is nearest to the device, or `None` where that is not known."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Let go of what the device keeps. Its streams must have ended. Blocks for no more than microseconds."""

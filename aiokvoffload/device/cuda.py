@@ -4,12 +4,10 @@ Knows torch's streams and events. torch has two kinds of each, generic and CUDA'
 order reads memory of the wrong type inside torch; here is the one place that knows which may meet which.
 """
 
-import ctypes
-import mmap
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -22,10 +20,7 @@ _cuda: Any = torch.cuda  # its streams and events have no type annotations
 
 CLOCK_AGE_LIMIT_S = 1.0
 """The device's clock and the host's drift apart by some ten microseconds in a second."""
-POPULATE_THREADS = 8
-MIN_SHARE_BYTES = 64 << 20
-"""Starting a thread pays off for about ten milliseconds of faulting."""
-_MADV_POPULATE_WRITE = 23
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 
 class AcceleratorDevice(Device):
@@ -122,16 +117,25 @@ class AcceleratorDevice(Device):
         self._clock_event = event
 
     def pin(self, address: int, size_bytes: int) -> None:
-        """Fault the pages in with several threads, then register them: twice as fast as registering alone."""
+        """Register the pages: twice as fast where all of them are there already."""
         if self.driver is None:
             raise OSError(f"no way to register memory with {self.name}")
-        _populate(address, size_bytes)
         self.driver.register(address, size_bytes)
 
     def unpin(self, address: int, size_bytes: int) -> None:
         """Unregister the range."""
         if self.driver is not None:
             self.driver.unregister(address)
+
+    def numa_node(self) -> int | None:
+        """The node that the GPU's PCI slot belongs to, where the kernel tells."""
+        if not self._is_cuda:
+            return None
+        properties: Any = _cuda.get_device_properties(self.torch_device)
+        if not hasattr(properties, "pci_bus_id"):
+            return None
+        slot = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+        return _node_of_pci_device(_PCI_DEVICES / slot)
 
     def close(self) -> None:
         """Let go of the driver's context."""
@@ -144,15 +148,10 @@ class AcceleratorDevice(Device):
         return f"AcceleratorDevice({self.torch_device}, driver {'yes' if self.driver else 'no'})"
 
 
-def _populate(address: int, size_bytes: int) -> None:
-    """Touch all pages. Where the kernel cannot (before 5.14), registration does it, on one thread."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    share_bytes = max(MIN_SHARE_BYTES, -(-size_bytes // POPULATE_THREADS // mmap.PAGESIZE) * mmap.PAGESIZE)
-    if share_bytes >= size_bytes:
-        libc.madvise(address, size_bytes, _MADV_POPULATE_WRITE)
-        return
-    with ThreadPoolExecutor(POPULATE_THREADS, thread_name_prefix="aiokvoffload-populate") as threads:
-        for offset in range(0, size_bytes, share_bytes):
-            length = min(share_bytes, size_bytes - offset)
-            threads.submit(libc.madvise, address + offset, length, _MADV_POPULATE_WRITE)
+def _node_of_pci_device(folder: Path) -> int | None:
+    """What the kernel says; it says -1 where there is one node only."""
+    try:
+        node = int((folder / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None

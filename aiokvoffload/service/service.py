@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from aiokvoffload.base import OffloadingManager, OffloadingWorker, ReqContext
+from aiokvoffload.base import OffloadingManager, OffloadingWorker, PoolFile, PoolGrowth, ReqContext
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import CPU_TIER
 from aiokvoffload.device import Device
-from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ClosedError
+from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ClosedError, InternalError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.backend import Backend
+from aiokvoffload.service.growth_watch import GrowthWatch
 from aiokvoffload.service.pump import Turnstile
 from aiokvoffload.service.request import Request
 from aiokvoffload.service.results import ResetResult, ServiceStatistics
@@ -62,7 +63,7 @@ class OffloadingService:
     """Offloading for one engine on the running loop. Open it with `async with`.
 
     Args:
-        build: makes the parts; called once, on a thread, since it may pin gigabytes of memory.
+        build: makes the parts; called once, on a thread, since it may pin a lot of memory.
         groups: the KV-cache groups.
         limits: bounds of everything that could grow.
     """
@@ -74,6 +75,7 @@ class OffloadingService:
         self.events = EventBus(limits.max_pending_events)
         self._parts: Parts | None = None
         self._backend: Backend | None = None
+        self._growth: GrowthWatch | None = None
         self._turnstile = Turnstile()
         self._requests: dict[str, Request] = {}
         self._ended_loads = self._ended_stores = 0
@@ -130,6 +132,31 @@ class OffloadingService:
         backend.publish()
         return ResetResult(((CPU_TIER, cleared),))
 
+    async def wait_grown(self) -> PoolGrowth:
+        """Wait until all memory for slots is ready, or no more will be: `error` says so then.
+
+        Nobody needs to wait: the service runs with the slots that there are. The first ones are there when it is open.
+
+        Returns:
+            What all workers have.
+
+        Raises:
+            ClosedError: the service is not open, or was closed meanwhile.
+        """
+        self._require_open("wait_grown")
+        if self._growth is None:
+            raise InternalError("an open service does not watch its memory grow")
+        return await self._growth.wait()
+
+    def pool_files(self) -> tuple[tuple[PoolFile, ...], ...]:
+        """For each worker, in rank order, one file for each pool; nothing unless slots lie in `HostMemory.MEMFD`.
+
+        Raises:
+            ClosedError: the service is not open.
+        """
+        backend = self._require_open("pool_files")
+        return tuple(tuple(worker.pool_files()) for worker in backend.workers)
+
     def statistics(self) -> ServiceStatistics:
         """A snapshot of counts, down to the manager and the workers.
 
@@ -180,6 +207,7 @@ class OffloadingService:
             max_jobs_in_flight=self._limits.max_jobs_in_flight,
             max_waiting_transfers=self._limits.max_waiting_transfers,
         )
+        self._growth = GrowthWatch(parts.manager, parts.workers)
         self._pump_task = asyncio.create_task(self._backend.pump.run(), name="aiokvoffload-pump")
         self._pump_task.add_done_callback(self._pump_ended)
         return self
@@ -205,6 +233,8 @@ class OffloadingService:
 
     async def _close(self, parts: Parts, backend: Backend) -> None:
         backend.closing = True
+        if self._growth is not None:
+            self._growth.close()
         backend.stop_flows()
         ends = await asyncio.gather(*(worker.aclose() for worker in parts.workers), return_exceptions=True)
         errors = [end for end in ends if isinstance(end, BaseException)]

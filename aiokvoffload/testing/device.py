@@ -195,3 +195,51 @@ class ManualDevice(HostDevice):
 
     def __repr__(self) -> str:
         return f"ManualDevice({len(self._manual_streams)} streams, {self.pending_work} pieces of work held)"
+
+
+class PinGateDevice(HostDevice):
+    """A host device that pins a range when the test allows it, and refuses when the test says so.
+
+    Args:
+        refusal: what it raises then.
+
+    Attributes:
+        pinned: address and size of every range that is pinned.
+        calls: how often pinning was asked for.
+    """
+
+    def __init__(self, refusal: Exception | None = None) -> None:
+        super().__init__()
+        self.pinned: list[tuple[int, int]] = []
+        self.calls = 0
+        self._refusal = refusal or OSError("cuMemHostRegister: CUDA_ERROR_OUT_OF_MEMORY (2)")
+        self._limit: int | None = None
+        self._allowed = threading.Semaphore(0)
+        self._waiting = threading.Event()
+
+    def allow(self, count: int) -> None:
+        """Let so many further ranges be pinned, or refused."""
+        self._allowed.release(count)
+
+    def refuse_after(self, limit: int) -> None:
+        """Refuse while so many ranges are pinned."""
+        self._limit = limit
+
+    def wait_until_pinning(self, timeout_s: float) -> bool:
+        """Wait until some thread waits to be allowed."""
+        return self._waiting.wait(timeout_s)
+
+    def pin(self, address: int, size_bytes: int) -> None:
+        self.calls += 1
+        if not self._allowed.acquire(blocking=False):
+            self._waiting.set()
+            self._allowed.acquire()
+        if self._limit is not None and len(self.pinned) >= self._limit:
+            raise self._refusal
+        self.pinned.append((address, size_bytes))
+
+    def unpin(self, address: int, size_bytes: int) -> None:
+        self.pinned.remove((address, size_bytes))
+
+    def __repr__(self) -> str:
+        return f"PinGateDevice({len(self.pinned)} pinned, {self.calls} asked for)"

@@ -190,7 +190,7 @@ class MockOffloadingWorker(OffloadingWorker):
     def statistics(self) -> WorkerStatistics:
         ended = len(self.submitted) - len(self._jobs)
         stream = DirectionStatistics("mock", Direction.STORE, len(self._jobs), ended, self._failed, 0, 0.0)
-        return WorkerStatistics((stream,), 0, 0, "mock", PollerStatistics(0, ended, LagRecorder().statistics()))
+        return WorkerStatistics((stream,), 0, 0, 0, "mock", PollerStatistics(0, ended, LagRecorder().statistics()))
 
     def __repr__(self) -> str:
         return f"MockOffloadingWorker({len(self._jobs)} in flight, {len(self.submitted)} submitted)"

@@ -41,3 +41,24 @@ def test_every_slot_is_free_or_taken_exactly_once(steps: list[tuple[bool, int, o
         assert free.count == 24 - len(taken)
         assert free._size_classes == FreeRuns(24, taken)._size_classes
         assert free._filled == FreeRuns(24, taken)._filled
+
+
+def test_more_slots_join_the_last_free_run() -> None:
+    free = FreeRuns(3)
+    free.extend(3, 200)
+    assert repr(free) == "FreeRuns(200 slots in 1 runs)"
+    assert free.take(200) == list(range(200))
+    free.extend(200, 203)
+    assert free.take(3) == [200, 201, 202]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30))
+def test_slots_that_come_between_are_free_once_too(steps: list[tuple[int, int]]) -> None:
+    free, taken, num_slots = FreeRuns(0), list[int](), 0
+    for more, count in steps:
+        free.extend(num_slots, num_slots + more)
+        num_slots += more
+        free.give(taken[: count // 2])
+        taken = taken[count // 2 :] + free.take(min(count, free.count))
+        assert sorted([*taken, *free]) == list(range(num_slots))

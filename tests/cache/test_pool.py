@@ -186,3 +186,52 @@ def test_a_pool_has_at_least_one_slot() -> None:
 
 def test_the_repr_counts_slots() -> None:
     assert repr(ChunkPool(3)) == "ChunkPool(3 slots: 3 free, 0 writing, 0 pinned, 0 evictable, 0 quarantined)"
+
+
+def test_a_pool_grows_around_what_is_in_it() -> None:
+    """I7: slots that are still to come are no part of the capacity."""
+    pool = ChunkPool(10, grows=True)
+    assert (states(pool), pool.statistics().growing) == ((0, 0, 0, 0, 0), 10)
+    pool.grow(3, ended=False)
+    keys = make_keys(1, 2, 3)
+    write = pool.reserve(keys)
+    pool.grow(7, ended=False)
+    assert (states(pool), pool.statistics().growing) == ((4, 3, 0, 0, 0), 3)
+    pool.check_integrity([], [write])
+    pool.end_write(write)
+    assert list(runs_of(store(pool, make_keys(4, 5, 6, 7)).slots)) == [(3, 7)]
+    pool.grow(10, ended=True)
+    assert (states(pool), pool.statistics().growing) == ((3, 0, 0, 7, 0), 0)
+    pool.check_integrity([], [])
+
+
+def test_a_pool_never_shrinks_and_never_has_more_than_was_planned() -> None:
+    pool = ChunkPool(4, grows=True)
+    pool.grow(3, ended=False)
+    pool.grow(2, ended=False)
+    assert pool.statistics().capacity == 3
+    pool.grow(9, ended=False)
+    assert (pool.statistics().capacity, pool.statistics().growing) == (4, 0)
+    whole = ChunkPool(4)
+    whole.grow(2, ended=True)
+    assert whole.statistics().capacity == 4
+
+
+def test_a_growth_that_ends_early_leaves_a_smaller_pool() -> None:
+    pool = ChunkPool(8, grows=True)
+    pool.grow(5, ended=True)
+    pool.grow(8, ended=True)
+    assert (pool.statistics().capacity, pool.statistics().growing) == (5, 0)
+
+
+def test_a_pool_that_is_cleared_while_it_grows_has_the_slots_that_there_are() -> None:
+    pool = ChunkPool(6, grows=True)
+    pool.grow(4, ended=False)
+    write = pool.reserve(make_keys(1))
+    pool.clear()
+    assert states(pool) == (3, 0, 0, 0, 1)
+    pool.grow(6, ended=True)
+    assert states(pool) == (5, 0, 0, 0, 1)
+    pool.check_integrity([], [write])
+    pool.end_write(write)
+    assert list(runs_of(store(pool, make_keys(*range(10, 16))).slots)) == [(0, 6)]

@@ -3,7 +3,8 @@ import logging
 import numpy as np
 import pytest
 
-from aiokvoffload.copy.arena import HostArena, map_pools, memory_use
+from aiokvoffload.copy.arena import ArenaOptions, HostArena, map_pools
+from aiokvoffload.copy.memory_use import memory_use
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.device.host import HostDevice
 from aiokvoffload.errors import ConfigError
@@ -48,7 +49,7 @@ def test_memory_is_exact_zeroed_counted_and_gone_after_close() -> None:
 def test_big_memory_is_pinned_in_pieces_of_whole_rows() -> None:
     """Fault 37."""
     device = StubbornDevice(limit=9)
-    arena = HostArena(5, ROW_BYTES, device=device, piece_limit_bytes=2 * ROW_BYTES + 100)
+    arena = HostArena(5, ROW_BYTES, device=device, options=ArenaOptions(piece_bytes=2 * ROW_BYTES + 100))
     assert [size for _, size in device.pinned] == [2 * ROW_BYTES, 2 * ROW_BYTES, ROW_BYTES]
     offsets = arena.boundaries - arena.address
     assert offsets.tolist() == [2 * ROW_BYTES, 4 * ROW_BYTES]
@@ -73,7 +74,7 @@ def test_refused_pinning_is_rolled_back_and_all_goes_on_with_one_warning(caplog:
 
 def test_a_failure_in_a_later_piece_unpins_the_earlier_ones() -> None:
     device = StubbornDevice(limit=2)
-    arena = HostArena(6, ROW_BYTES, device=device, piece_limit_bytes=2 * ROW_BYTES)
+    arena = HostArena(6, ROW_BYTES, device=device, options=ArenaOptions(piece_bytes=2 * ROW_BYTES))
     assert (device.pinned, arena.pinned_bytes) == ([], 0)
     arena.close()
     device.close()
@@ -137,7 +138,7 @@ def test_memory_that_the_device_keeps_after_a_refusal_stays_mapped(monkeypatch: 
 
     monkeypatch.setattr(device, "unpin", refuse)
     with pytest.raises(OSError, match="busy"):
-        HostArena(2, ROW_BYTES, device=device, piece_limit_bytes=ROW_BYTES)
+        HostArena(2, ROW_BYTES, device=device, options=ArenaOptions(piece_bytes=ROW_BYTES))
     after = memory_use()
     assert (after.mapped_bytes, after.abandoned_bytes - before.abandoned_bytes) == (before.mapped_bytes, 2 * ROW_BYTES)
     device.close()

@@ -12,7 +12,7 @@ import torch
 
 from aiokvoffload.base import GPULoadStoreSpec, Transfer
 from aiokvoffload.config import Mode
-from aiokvoffload.copy.arena import memory_use
+from aiokvoffload.copy.memory_use import memory_use
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.device.host import HostDevice

@@ -1,14 +1,20 @@
 """What a worker takes of the machine is given back whatever goes wrong on the way."""
 
+import threading
+
 import pytest
 import torch
 
 from aiokvoffload.base import Stream
-from aiokvoffload.copy.arena import memory_use
+from aiokvoffload.copy import growth as growth_module
+from aiokvoffload.copy.arena import ArenaOptions
+from aiokvoffload.copy.memory_use import memory_use
 from aiokvoffload.cpu import machinery
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.machinery import Machinery
 from aiokvoffload.device.host import HostDevice, HostStream
+from aiokvoffload.errors import BrokenError
+from aiokvoffload.testing import PinGateDevice
 from aiokvoffload.testing.memory import make_kv_caches
 
 
@@ -65,3 +71,32 @@ def test_no_step_that_fails_leaves_anything(step: str, monkeypatch: pytest.Monke
     with pytest.raises(MemoryError):
         build(device)
     assert (device.closed, memory_use()) == (True, before)
+
+
+def test_memory_whose_pinning_hangs_is_abandoned_and_not_unmapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I2, fault 35: a hung driver call makes no close hang, and touches no memory that is somebody else's."""
+    monkeypatch.setattr(growth_module, "JOIN_S", 0.01)
+    before, device = memory_use(), PinGateDevice()
+    device.allow(1)
+    options = ArenaOptions(grows=True, piece_bytes=4096)
+    machinery = Machinery(
+        make_kv_caches([torch.zeros((4, 64), dtype=torch.uint8)]),
+        [PoolShape((0,), 64, 4)],
+        blocks_per_chunk=[1],
+        device=device,
+        owns_device=True,
+        engine=None,
+        options=options,
+    )
+    ended = threading.Event()
+    machinery.growth.watch(lambda growth: ended.set() if growth.ended else None)
+    machinery.growth.start(lambda tell: tell())
+    assert device.wait_until_pinning(10)
+    with pytest.raises(BrokenError, match="the thread that pins memory hangs"):
+        machinery.free()
+    after = memory_use()
+    assert after.abandoned_bytes == before.abandoned_bytes + 4 * 4096
+    assert (after.mapped_bytes, after.pinned_bytes) == (before.mapped_bytes, before.pinned_bytes)
+    device.allow(4)
+    assert ended.wait(10)
+    assert memory_use() == after

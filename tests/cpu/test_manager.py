@@ -28,7 +28,7 @@ def make_chain(name: str, num_keys: int, group_idx: int = 0) -> list[OffloadKey]
 
 
 def make_manager(
-    num_slots: int = 8, policy: str = "lru", store_threshold: int = 1, **limits: int
+    num_slots: int = 8, policy: str = "lru", store_threshold: int = 1, **limits: Any
 ) -> CPUOffloadingManager:
     return CPUOffloadingManager(
         [PoolShape((0,), 4096, num_slots)],

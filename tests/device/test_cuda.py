@@ -95,3 +95,8 @@ def test_a_thread_that_never_touched_cuda_may_use_the_driver(device: Accelerator
     thread.start()
     thread.join()
     assert not errors
+
+
+def test_the_node_of_the_gpu_is_a_number_or_not_known(device: AcceleratorDevice) -> None:
+    node = device.numa_node()
+    assert node is None or node >= 0
