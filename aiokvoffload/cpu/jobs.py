@@ -41,6 +41,11 @@ class Job:
     failure: str = ""
     whole_chunks: int = 0
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it moves."""
+        return self.selection.size_bytes
+
     def fail(self, error: BaseException) -> None:
         """Note why it has failed; the first reason stands."""
         self.failure = self.failure or f"{type(error).__name__}: {error}"

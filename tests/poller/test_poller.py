@@ -6,7 +6,8 @@ import pytest
 
 from aiokvoffload.base import Event
 from aiokvoffload.device.host import HostEvent
-from aiokvoffload.poller import LAG_SAMPLES, LagRecorder, Poller
+from aiokvoffload.poller import LagRecorder, Poller
+from aiokvoffload.poller.lag import LAG_SAMPLES
 from aiokvoffload.testing import ManualDevice
 
 
@@ -14,6 +15,8 @@ from aiokvoffload.testing import ManualDevice
 class Job:
     name: str
     end: Event | None
+    start: Event | None = None
+    size_bytes: int = 0
 
 
 def pending() -> HostEvent:
