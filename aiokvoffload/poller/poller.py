@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
-from aiokvoffload.base import Event
 from aiokvoffload.device.base import Device
 from aiokvoffload.poller.alarm import Alarm, open_alarm
 from aiokvoffload.poller.allowance import SpinAllowance
 from aiokvoffload.poller.lag import LagRecorder, LagStatistics
-from aiokvoffload.poller.watch import PATIENCE_S, JobT, StreamWatch
+from aiokvoffload.poller.lateness import Lateness
+from aiokvoffload.poller.watch import PATIENCE_S, Ended, JobT, StreamWatch
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,6 @@ ANNOUNCED_PER_TURN = 4
 """What follows an announcement may take a tenth of a millisecond, and many jobs may have ended at once (I10)."""
 SPIN_S = 0.000015
 """What comes sooner is waited for on every turn of the loop: an alarm costs as much of the core, and comes late."""
-MOST_OVERSHOOT_S = 0.0001
-OVERSHOOT_STEP_S = 0.000002
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class PollerStatistics:
         lag: from a job's event to its announcement.
         spins: turns of the loop that were polled one after the other.
         alarms: times it slept until an alarm rang.
-        polling_s: processor time of the turns on the loop, without what followed the announcements.
+        polling_s: time of the turns on the loop, without what followed the announcements.
     """
 
     polls: int
@@ -82,10 +80,11 @@ class Poller(Generic[JobT]):
         self._polling_s = self._announcing_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._alarm: Alarm | None = None
-        self._alarm_due_s = self._spinning_since_s = 0.0
-        self._overshoot_s = 0.0
+        self._alarm_delay_s = self._alarm_due_s = self._spinning_since_s = 0.0
+        self._lateness = Lateness()
         self._turn_pending: asyncio.Handle | None = None
         self._allowance = SpinAllowance()
+        self._ended: list[tuple[StreamWatch[JobT], Ended[JobT]]] = []
 
     def track(self, queue: int, job: JobT) -> None:
         """Watch `job`, enqueued last on the stream of `queue`."""
@@ -94,13 +93,18 @@ class Poller(Generic[JobT]):
         if len(watch) == 1:
             self._request_turn()
 
-    def poll(self, limit: int = sys.maxsize) -> int:
-        """Announce the jobs that have ended, at most `limit` of them; returns how many."""
+    def poll(self) -> int:
+        """Announce all jobs that have ended; returns how many."""
+        announced = self._poll(sys.maxsize)
+        self._take_figures()
+        return announced
+
+    def _poll(self, limit: int) -> int:
         self._polls += 1
         announced = 0
         try:
             for watch in self._watches:
-                while announced < limit and (job := self._take_ended(watch)) is not None:
+                while watch and announced < limit and (job := self._take_ended(watch)) is not None:
                     announced += 1
                     self._announce(job)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for an answer that cannot come
@@ -109,26 +113,30 @@ class Poller(Generic[JobT]):
         return announced
 
     def _take_ended(self, watch: StreamWatch[JobT]) -> JobT | None:
-        if not watch:
-            return None
         crowded = any(other.moving for other in self._watches if other is not watch)
-        return watch.take_ended(self._now_s(), crowded=crowded)
+        ended = watch.take_ended(self._now_s(), crowded=crowded)
+        if ended is None:
+            return None
+        self._ended.append((watch, ended))
+        return ended.job
 
     def _announce(self, job: JobT) -> None:
-        begun_s = time.thread_time()
-        if job.end is not None:
-            self._note_lag(job.end)
+        begun_s = time.perf_counter()
         try:
             self._on_ended(job)
         except Exception:  # one job's trouble must not stop the others' results (faults 23, 27)
             logger.exception("announcing the end of %r failed", job)
-        self._announcing_s += time.thread_time() - begun_s
+        self._announcing_s += time.perf_counter() - begun_s
 
-    def _note_lag(self, end: Event) -> None:
-        try:
-            self._lag.add(max(0.0, self._now_s() - self._device.completed_at(end)))
-        except Exception:  # a figure must never cost a result (fault 52)
-            logger.debug("the lag of %r is not known", end, exc_info=True)
+    def _take_figures(self) -> None:
+        """Of jobs announced in earlier turns: whoever waits for one goes on first."""
+        ended, self._ended = self._ended, []
+        for watch, each in ended:
+            try:
+                self._lag.add(max(0.0, each.seen_s - self._device.completed_at(each.end)))
+                watch.learn(each)
+            except Exception:  # a figure must never cost a result (fault 52)
+                logger.debug("the times of %r are not known", each.job, exc_info=True)
 
     def _break(self, error: Exception) -> None:
         for watch in self._watches:
@@ -150,15 +158,14 @@ class Poller(Generic[JobT]):
         """Poll no more by itself; also when the loop has been closed."""
         self._loop = None
         self._withdraw_turn()
+        self._take_figures()
         if self._alarm is not None:
             self._alarm.close()
             self._alarm = None
 
     def _ring(self) -> None:
         self._alarms += 1
-        late_s = self._now_s() - self._alarm_due_s
-        step_s = OVERSHOOT_STEP_S if late_s > self._overshoot_s else -OVERSHOOT_STEP_S / 2
-        self._overshoot_s = min(MOST_OVERSHOOT_S, max(0.0, self._overshoot_s + step_s))
+        self._lateness.learn(self._alarm_delay_s, self._now_s() - self._alarm_due_s)
         self._turn()
 
     def _spin(self) -> None:
@@ -167,17 +174,18 @@ class Poller(Generic[JobT]):
         self._turn()
 
     def _turn(self) -> None:
-        begun_s = time.thread_time() - self._announcing_s
+        begun_s = time.perf_counter() - self._announcing_s
         self._withdraw_turn()
-        more = True
+        announced = 1
         try:
-            more = self.poll(ANNOUNCED_PER_TURN) == ANNOUNCED_PER_TURN
+            announced = self._poll(ANNOUNCED_PER_TURN)
         finally:  # an interrupt raised here ends this run of the loop; another run of it goes on
-            if more:
+            if announced:  # the next turn comes after whoever waited for them
                 self._request_turn()
             else:
+                self._take_figures()
                 self._plan_turn()
-            self._polling_s += time.thread_time() - self._announcing_s - begun_s
+            self._polling_s += time.perf_counter() - self._announcing_s - begun_s
 
     def _request_turn(self) -> None:
         if self._loop is not None and self._turn_pending is None:
@@ -207,13 +215,14 @@ class Poller(Generic[JobT]):
 
     def _sleep(self, now_s: float, delay_s: float) -> None:
         """Be woken as long before the time as alarms usually come late."""
-        delay_s = max(0.0, delay_s - self._overshoot_s)
-        self._alarm_due_s = now_s + delay_s
+        delay_s = max(0.0, delay_s - self._lateness.usual_s(delay_s))
+        self._alarm_delay_s, self._alarm_due_s = delay_s, now_s + delay_s
         if self._alarm is not None:
             self._alarm.set(delay_s)
 
     def statistics(self) -> PollerStatistics:
         """A frozen record of counts and lags."""
+        self._take_figures()
         return PollerStatistics(
             polls=self._polls,
             announced=self._announced,

@@ -6,7 +6,7 @@ take. Knows nothing of loops and timers.
 
 import logging
 from collections import deque
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from aiokvoffload.base import Event
 from aiokvoffload.device.base import Device
@@ -47,6 +47,22 @@ class Tracked(Protocol):
 JobT = TypeVar("JobT", bound=Tracked)
 
 
+class Ended(NamedTuple, Generic[JobT]):
+    """A job whose end event has completed.
+
+    Attributes:
+        job: the job.
+        end: the event.
+        seen_s: when it was asked, in seconds of `time.perf_counter`.
+        crowded: whether other streams' transfers used the bus meanwhile.
+    """
+
+    job: JobT
+    end: Event
+    seen_s: float
+    crowded: bool
+
+
 class StreamWatch(Generic[JobT]):
     """One stream's queue of jobs.
 
@@ -76,7 +92,7 @@ class StreamWatch(Generic[JobT]):
     def _begin_head(self, now_s: float) -> None:
         self._head_since_s, self._started_at_s, self._crowded = now_s, None, False
 
-    def take_ended(self, now_s: float, *, crowded: bool) -> JobT | None:
+    def take_ended(self, now_s: float, *, crowded: bool) -> Ended[JobT] | None:
         """The head, if it has ended; it leaves the queue.
 
         Args:
@@ -92,10 +108,9 @@ class StreamWatch(Generic[JobT]):
         if not self._device.query(end):
             self._note_start(self._jobs[0], now_s)
             return None
-        job = self._jobs.popleft()
-        self._learn(job)
+        ended = Ended(self._jobs.popleft(), end, now_s, self._crowded)
         self._begin_head(now_s)
-        return job
+        return ended
 
     def _note_start(self, job: JobT, now_s: float) -> None:
         if self._started_at_s is not None:
@@ -112,15 +127,15 @@ class StreamWatch(Generic[JobT]):
             logger.debug("when %r completed is not known", event, exc_info=True)
             return now_s
 
-    def _learn(self, job: JobT) -> None:
-        if job.start is None or job.end is None:
-            return
-        try:
-            seconds = self._device.elapsed_s(job.start, job.end)
-        except Exception:  # a figure must never cost a result (fault 52)
-            logger.debug("the time of %r is not known", job, exc_info=True)
-        else:
-            (self._shared if self._crowded else self._alone).learn(job.size_bytes, seconds)
+    def learn(self, ended: Ended[JobT]) -> None:
+        """Take the time of a job that has ended as an example of what to expect.
+
+        Raises:
+            BrokenError: the device has failed.
+        """
+        if ended.job.start is not None:
+            estimator = self._shared if ended.crowded else self._alone
+            estimator.learn(ended.job.size_bytes, self._device.elapsed_s(ended.job.start, ended.end))
 
     def next_look_s(self, now_s: float) -> float:
         """When the head may have ended, in seconds of `time.perf_counter`. There must be a head."""
