@@ -63,6 +63,7 @@ class ShareFigures:
         submitting_share: the part of it inside `submit_store` and `submit_load`.
         polling_share: the part of it for asking and waiting: the poller's turns, and what the loop itself takes for the
             alarms and turns that the poller asks it for.
+        lag_us: from the end on the device until who awaited it went on.
     """
 
     phase: str
@@ -70,6 +71,7 @@ class ShareFigures:
     loop_share: float
     submitting_share: float
     polling_share: float
+    lag_us: Percentiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ class _Bench:
         for direction in Direction:  # one after the other, and from then on as the phase does
             await stage.move(direction, warm_up, until_s=until_s, depth=1, pause_s=0.0)
             until_s += self._seconds / 10
+        await asyncio.sleep(PAUSE_S)  # for the poller's last turn
         return stage
 
     async def lags(self, transfer_bytes: int) -> list[LagFigures]:
@@ -196,25 +199,30 @@ class _Bench:
         figures = []
         for direction in Direction:
             traffic = Traffic()
-            first, until_s = self._mark()
+            first = await self._mark()
+            until_s = time.perf_counter() + self._seconds
             await stage.move(direction, traffic, until_s=until_s, depth=1, pause_s=PAUSE_S)
-            figures.append(self._figures(direction, transfer_bytes, traffic.samples, first))
+            figures.append(await self._figures(direction, transfer_bytes, traffic.samples, first))
         await stage.worker.aclose()
         return figures
 
-    def _mark(self) -> tuple[DatedMark, float]:
-        return date_mark(self._device, self._clock_stream), time.perf_counter() + self._seconds
+    async def _mark(self) -> DatedMark:
+        return await asyncio.to_thread(date_mark, self._device, self._clock_stream)
 
-    def _figures(
+    async def _figures(
         self, direction: Direction, transfer_bytes: int, samples: Sequence[Sample], first: DatedMark
     ) -> LagFigures:
-        clock = DeviceClock(self._device, first, date_mark(self._device, self._clock_stream))
+        copy_us = median(sample.copy_s for sample in samples) * 1e6
+        lag_us = await self._lag_us(samples, first)
+        return LagFigures(direction.value, transfer_bytes, len(samples), copy_us, lag_us)
+
+    async def _lag_us(self, samples: Sequence[Sample], first: DatedMark) -> Percentiles:
+        clock = DeviceClock(self._device, first, await self._mark())
         self.clock_error_s = max(self.clock_error_s, clock.error_s)
         lags_us = Reservoir()
         for sample in samples:
             lags_us.add((sample.resumed_s - clock.time_of(sample.end)) * 1e6)
-        copy_us = median(sample.copy_s for sample in samples) * 1e6
-        return LagFigures(direction.value, transfer_bytes, len(samples), copy_us, lags_us.percentiles())
+        return lags_us.percentiles()
 
     async def idle(self) -> ShareFigures:
         """A worker that has been used and has nothing to do."""
@@ -235,19 +243,21 @@ class _Bench:
     async def _watched(
         self, phase: str, stage: PollerStage, directions: Sequence[Direction], *, depth: int
     ) -> ShareFigures:
-        traffic = Traffic()
+        traffic, first = Traffic(), await self._mark()
         before = stage.worker.statistics().poller
         begun_s, cpu_s = time.perf_counter(), time.thread_time()
         until_s = begun_s + self._seconds
         moves = [stage.move(each, traffic, until_s=until_s, depth=depth, pause_s=0.0) for each in directions]
         await asyncio.gather(*moves or [asyncio.sleep(self._seconds)])
         cpu_s, took_s = time.thread_time() - cpu_s, time.perf_counter() - begun_s
+        after = stage.worker.statistics().poller
         return ShareFigures(
             phase=phase,
             transfers_per_s=len(traffic.samples) / took_s,
             loop_share=max(0.0, cpu_s / took_s - self._idle_share),
             submitting_share=traffic.submitting_s / took_s,
-            polling_share=self._polling_s(before, stage.worker.statistics().poller) / took_s,
+            polling_share=self._polling_s(before, after) / took_s,
+            lag_us=await self._lag_us(traffic.samples, first),
         )
 
     def _polling_s(self, before: PollerStatistics, after: PollerStatistics) -> float:
@@ -258,14 +268,15 @@ class _Bench:
         """One 2 MiB load at a time, beside jobs of many fragments and busy threads."""
         stage = await self._stage(STREAM_BYTES, fragments=fragments)
         traffic, submits_s = Traffic(), list[float]()
+        first = await self._mark()
         with BusyThreads(BUSY_THREADS) as threads:
-            first, until_s = self._mark()
+            until_s = time.perf_counter() + self._seconds
             await asyncio.gather(
                 stage.move(Direction.LOAD, traffic, until_s=until_s, depth=1, pause_s=PAUSE_S),
                 stage.submit_fragments(until_s=until_s, submits_s=submits_s),
             )
-            lag = self._figures(Direction.LOAD, STREAM_BYTES, traffic.samples, first)
         await asyncio.to_thread(threads.join)
+        lag = await self._figures(Direction.LOAD, STREAM_BYTES, traffic.samples, first)
         await stage.worker.aclose()
         submit_us = Reservoir()
         for submit_s in submits_s:
@@ -286,11 +297,12 @@ def poller_tables(benchmark: PollerBenchmark) -> list[Table]:
     if loaded is not None:
         _add_lag(lags, f"load, beside jobs of {loaded.fragments:,} fragments", loaded.lag)
     shares = Table(title=f"Shares of one core: {where}")
-    for column in ("", "transfers/s", "loop", "of it submitting", "of it polling"):
+    for column in ("", "transfers/s", "loop", "of it submitting", "of it polling", "lag µs: p50", "p99", "max"):
         shares.add_column(column, justify="right" if column else "left")
     for share in benchmark.shares:
         percents = (f"{value:.1%}" for value in (share.loop_share, share.submitting_share, share.polling_share))
-        shares.add_row(share.phase, f"{share.transfers_per_s:,.0f}", *percents)
+        lag = (f"{value:,.0f}" for value in (share.lag_us.p50, share.lag_us.p99, share.lag_us.max))
+        shares.add_row(share.phase, f"{share.transfers_per_s:,.0f}", *percents, *lag)
     return [lags, shares]
 
 

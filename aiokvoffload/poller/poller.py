@@ -83,6 +83,7 @@ class Poller(Generic[JobT]):
         self._alarm_delay_s = self._alarm_due_s = self._spinning_since_s = 0.0
         self._lateness = Lateness()
         self._turn_pending: asyncio.Handle | None = None
+        self._fresh = False
         self._allowance = SpinAllowance()
         self._ended: list[tuple[StreamWatch[JobT], Ended[JobT]]] = []
 
@@ -91,7 +92,13 @@ class Poller(Generic[JobT]):
         watch = self._watches[queue]
         watch.track(job, self._now_s())
         if len(watch) == 1:
+            self._fresh = True
             self._request_turn()
+
+    def look(self) -> None:
+        """Ask now for what has just been tracked, on the loop and from nobody's submission: it may have ended."""
+        if self._fresh and self._loop is not None:
+            self._turn()
 
     def poll(self) -> int:
         """Announce all jobs that have ended; returns how many."""
@@ -113,12 +120,18 @@ class Poller(Generic[JobT]):
         return announced
 
     def _take_ended(self, watch: StreamWatch[JobT]) -> JobT | None:
-        crowded = any(other.moving for other in self._watches if other is not watch)
-        ended = watch.take_ended(self._now_s(), crowded=crowded)
+        ended = watch.take_ended(self._now_s(), crowded=self._is_crowded(watch))
         if ended is None:
             return None
         self._ended.append((watch, ended))
         return ended.job
+
+    def _is_crowded(self, watch: StreamWatch[JobT]) -> bool:
+        """Whether another stream's transfer uses the bus. A loop, since a generator takes longer than the question."""
+        for other in self._watches:  # noqa: SIM110
+            if other.moving and other is not watch:
+                return True
+        return False
 
     def _announce(self, job: JobT) -> None:
         begun_s = time.perf_counter()
@@ -176,6 +189,7 @@ class Poller(Generic[JobT]):
     def _turn(self) -> None:
         begun_s = time.perf_counter() - self._announcing_s
         self._withdraw_turn()
+        self._fresh = False
         announced = 1
         try:
             announced = self._poll(ANNOUNCED_PER_TURN)
