@@ -24,7 +24,8 @@ from aiokvoffload.cli.bench import copy_benchmark, copy_table
 from aiokvoffload.cli.interrupt import INTERRUPTED_LINE, INTERRUPTED_STATUS, leave_at_once, take_over
 from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
 from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, manager_table
-from aiokvoffload.cli.poller_bench import TRANSFER_BYTES, poller_benchmark, poller_tables
+from aiokvoffload.cli.poller_bench import TRANSFER_BYTES, poller_benchmark
+from aiokvoffload.cli.poller_figures import poller_tables
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.sizes import parse_size
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace

@@ -1,22 +1,21 @@
 """How soon a coroutine goes on after its transfer has ended on the device, and what the waiting costs the loop's core.
 
-Knows the phases and what is computed from their samples; knows nothing of terminals beyond the table it fills.
+Knows the phases and what is computed from their samples.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
-
-from rich.table import Table
 
 from aiokvoffload.base import Stream
 from aiokvoffload.cli.device_clock import DatedMark, DeviceClock, date_mark
+from aiokvoffload.cli.poller_figures import LagFigures, LoadedFigures, PollerBenchmark, ShareFigures
 from aiokvoffload.cli.poller_stage import BusyThreads, PollerStage, Sample, Traffic
 from aiokvoffload.cli.probe import Percentiles, Reservoir
 from aiokvoffload.copy.direction import Direction
+from aiokvoffload.cpu.threads import SubmissionThread
 from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import ArgumentError
 from aiokvoffload.poller import PollerStatistics
@@ -31,84 +30,6 @@ LONG_DEPTH = 2
 BUSY_THREADS = 4
 COST_SAMPLES = 300
 COST_DELAY_S = 0.0001
-
-
-@dataclass(frozen=True, slots=True)
-class LagFigures:
-    """Transfers of one size and direction.
-
-    Attributes:
-        direction: store or load.
-        transfer_bytes: of each.
-        transfers: how many.
-        copy_us: median of their time on the device.
-        lag_us: from the end on the device until who awaited it went on.
-    """
-
-    direction: str
-    transfer_bytes: int
-    transfers: int
-    copy_us: float
-    lag_us: Percentiles
-
-
-@dataclass(frozen=True, slots=True)
-class ShareFigures:
-    """What one phase took of the loop's core; all shares are of one core, and without what an idle loop takes.
-
-    Attributes:
-        phase: what went on.
-        transfers_per_s: how many transfers ended.
-        loop_share: the loop's thread in all.
-        submitting_share: the part of it inside `submit_store` and `submit_load`.
-        polling_share: the part of it for asking and waiting: the poller's turns, and what the loop itself takes for the
-            alarms and turns that the poller asks it for.
-        lag_us: from the end on the device until who awaited it went on.
-    """
-
-    phase: str
-    transfers_per_s: float
-    loop_share: float
-    submitting_share: float
-    polling_share: float
-    lag_us: Percentiles
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedFigures:
-    """Lags while jobs of many fragments are submitted and threads are busy, and how long one such submission blocks."""
-
-    fragments: int
-    threads: int
-    submit_us: Percentiles
-    lag: LagFigures
-
-
-@dataclass(frozen=True, slots=True)
-class PollerBenchmark:
-    """One run of `poller_benchmark`.
-
-    Attributes:
-        device: its name.
-        loop: the event loop's module.
-        seconds: of each phase.
-        clock_error_us: how wrong the ends' times may be.
-        lags: on an idle loop.
-        shares: of one core.
-        loaded: on a loop that is not idle, if that was asked for.
-    """
-
-    device: str
-    loop: str
-    seconds: float
-    clock_error_us: float
-    lags: tuple[LagFigures, ...]
-    shares: tuple[ShareFigures, ...]
-    loaded: LoadedFigures | None
-
-    def to_json(self) -> str:
-        """The record as one JSON object."""
-        return json.dumps(asdict(self), indent=2)
 
 
 async def poller_benchmark(
@@ -138,6 +59,7 @@ async def poller_benchmark(
     try:
         bench = _Bench(target, seconds)
         await bench.measure_costs()
+        handover_us = await bench.handovers()
         lags = [figures for size in transfer_bytes for figures in await bench.lags(size)]
         shares = [
             await bench.idle(),
@@ -146,9 +68,15 @@ async def poller_benchmark(
             await bench.share("long, both ways", long_bytes, tuple(Direction), depth=LONG_DEPTH),
         ]
         loaded = await bench.loaded(fragments) if fragments else None
-        loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
         return PollerBenchmark(
-            target.name, loop, seconds, bench.clock_error_s * 1e6, tuple(lags), tuple(shares), loaded
+            device=target.name,
+            loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
+            seconds=seconds,
+            clock_error_us=bench.clock_error_s * 1e6,
+            handover_us=handover_us,
+            lags=tuple(lags),
+            shares=tuple(shares),
+            loaded=loaded,
         )
     finally:
         await asyncio.to_thread(target.close)
@@ -181,6 +109,22 @@ class _Bench:
         for _ in range(COST_SAMPLES):
             await asyncio.sleep(0)
         self._turn_s = (time.thread_time() - cpu_s) / COST_SAMPLES
+
+    async def handovers(self) -> Percentiles:
+        """Bare callbacks from a thread to the idle loop, with the same pauses as between the lags' transfers."""
+        loop, thread, lags_us = asyncio.get_running_loop(), SubmissionThread(), Reservoir()
+
+        def post(arrived: "asyncio.Future[float]") -> None:
+            time.sleep(COST_DELAY_S)  # on the thread: the loop has gone to sleep by then
+            loop.call_soon_threadsafe(_arrive, arrived, time.perf_counter())
+
+        for _ in range(COST_SAMPLES):
+            arrived: asyncio.Future[float] = loop.create_future()
+            thread.put(partial(post, arrived))
+            lags_us.add(await arrived * 1e6)
+            await asyncio.sleep(PAUSE_S)
+        thread.stop(join=False)
+        return lags_us.percentiles()
 
     async def _stage(self, transfer_bytes: int, *, fragments: int = 0) -> PollerStage:
         stage = await asyncio.to_thread(PollerStage, self._device, transfer_bytes, fragments=fragments)
@@ -284,31 +228,5 @@ class _Bench:
         return LoadedFigures(fragments, BUSY_THREADS, submit_us.percentiles(), lag)
 
 
-def poller_tables(benchmark: PollerBenchmark) -> list[Table]:
-    """The figures for people."""
-    where = f"{benchmark.device}, {benchmark.loop}"
-    lags = Table(title=f"Wake-up lag: {where}, ends dated to ±{benchmark.clock_error_us:.1f} µs")
-    for column in ("", "bytes", "transfers", "copy µs", "lag µs: p50", "p99", "max"):
-        lags.add_column(column, justify="right" if column else "left")
-    rows = list(benchmark.lags)
-    loaded = benchmark.loaded
-    for figures in rows:
-        _add_lag(lags, figures.direction, figures)
-    if loaded is not None:
-        _add_lag(lags, f"load, beside jobs of {loaded.fragments:,} fragments", loaded.lag)
-    shares = Table(title=f"Shares of one core: {where}")
-    for column in ("", "transfers/s", "loop", "of it submitting", "of it polling", "lag µs: p50", "p99", "max"):
-        shares.add_column(column, justify="right" if column else "left")
-    for share in benchmark.shares:
-        percents = (f"{value:.1%}" for value in (share.loop_share, share.submitting_share, share.polling_share))
-        lag = (f"{value:,.0f}" for value in (share.lag_us.p50, share.lag_us.p99, share.lag_us.max))
-        shares.add_row(share.phase, f"{share.transfers_per_s:,.0f}", *percents, *lag)
-    return [lags, shares]
-
-
-def _add_lag(table: Table, name: str, figures: LagFigures) -> None:
-    lag = figures.lag_us
-    percentiles = (f"{value:,.0f}" for value in (lag.p50, lag.p99, lag.max))
-    table.add_row(
-        name, f"{figures.transfer_bytes:,}", f"{figures.transfers:,}", f"{figures.copy_us:,.0f}", *percentiles
-    )
+def _arrive(arrived: "asyncio.Future[float]", posted_s: float) -> None:
+    arrived.set_result(time.perf_counter() - posted_s)

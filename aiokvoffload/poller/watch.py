@@ -18,7 +18,8 @@ LOOKS_PER_WAIT = 4
 """The longer something has been waited for, the longer until the next look: so much of the wait."""
 LONG_LOOKS_PER_WAIT = 64
 """The same beyond `PATIENCE_S`, where looking often costs more than it tells."""
-LOOKS_PER_TRANSFER = 16
+LEAST_LOOKS_PER_TRANSFER, MOST_LOOKS_PER_TRANSFER = 16, 64
+"""What part of its time a transfer may be late by: where it takes long, a few percent are not worth spinning for."""
 PATIENCE_S = 0.0001
 """Between two looks at a transfer that is due or has not begun; long transfers and long waits give more."""
 LEAST_PATIENCE_S = 0.00002
@@ -140,14 +141,15 @@ class StreamWatch(Generic[JobT]):
     def next_look_s(self, now_s: float) -> float:
         """When the head may have ended, in seconds of `time.perf_counter`. There must be a head."""
         forecast = self._forecast(self._jobs[0].size_bytes)
-        patience_s = max(PATIENCE_S, forecast.seconds / LOOKS_PER_TRANSFER)
+        patience_s = max(PATIENCE_S, forecast.seconds / LEAST_LOOKS_PER_TRANSFER)
         if self._started_at_s is None:  # whatever it waits for, it has all of itself before it
             gap_s = max(LEAST_PATIENCE_S, _gap_s(now_s - self._head_since_s, patience_s))
             return now_s + max(forecast.seconds - forecast.spread_s, gap_s)
         due_s = self._started_at_s + forecast.seconds
         if now_s < due_s - forecast.spread_s:
             return due_s - forecast.spread_s
-        return now_s + _gap_s(max(forecast.spread_s, now_s - due_s), patience_s)
+        gap_s = _gap_s(max(forecast.spread_s, now_s - due_s), patience_s)
+        return now_s + max(gap_s, forecast.seconds / MOST_LOOKS_PER_TRANSFER)
 
     def _forecast(self, size_bytes: int) -> Forecast:
         estimator = self._shared if self._crowded and self._shared.count else self._alone

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console, Group
 
 from aiokvoffload.cli.device_clock import DeviceClock, date_mark
-from aiokvoffload.cli.poller_bench import poller_benchmark, poller_tables
+from aiokvoffload.cli.poller_bench import poller_benchmark
+from aiokvoffload.cli.poller_figures import poller_tables
 from aiokvoffload.device.host import HostDevice
 from aiokvoffload.errors import ArgumentError, ConfigError
 
