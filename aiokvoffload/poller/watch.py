@@ -18,7 +18,7 @@ LOOKS_PER_WAIT = 4
 """The longer something has been waited for, the longer until the next look: so much of the wait."""
 LONG_LOOKS_PER_WAIT = 64
 """The same beyond `PATIENCE_S`, where looking often costs more than it tells."""
-LEAST_LOOKS_PER_TRANSFER, MOST_LOOKS_PER_TRANSFER = 16, 64
+LEAST_LOOKS_PER_TRANSFER, MOST_LOOKS_PER_TRANSFER = 16, 32
 """What part of its time a transfer may be late by: where it takes long, a few percent are not worth spinning for."""
 PATIENCE_S = 0.0001
 """Between two looks at a transfer that is due or has not begun; long transfers and long waits give more."""
@@ -44,6 +44,11 @@ class Tracked(Protocol):
         """Bytes that it moves."""
         ...
 
+    @property
+    def busy_s(self) -> float | None:
+        """Seconds from its start to its end on the device, known once its end was announced, or `None`."""
+        ...
+
 
 JobT = TypeVar("JobT", bound=Tracked)
 
@@ -55,12 +60,14 @@ class Ended(NamedTuple, Generic[JobT]):
         job: the job.
         end: the event.
         seen_s: when it was asked, in seconds of `time.perf_counter`.
+        started_s: when it began, if that was noted.
         crowded: whether other streams' transfers used the bus meanwhile.
     """
 
     job: JobT
     end: Event
     seen_s: float
+    started_s: float | None
     crowded: bool
 
 
@@ -109,7 +116,7 @@ class StreamWatch(Generic[JobT]):
         if not self._device.query(end):
             self._note_start(self._jobs[0], now_s)
             return None
-        ended = Ended(self._jobs.popleft(), end, now_s, self._crowded)
+        ended = Ended(self._jobs.popleft(), end, now_s, self._started_at_s, self._crowded)
         self._begin_head(now_s)
         return ended
 
@@ -119,9 +126,9 @@ class StreamWatch(Generic[JobT]):
         if job.start is None:
             self._started_at_s = self._head_since_s
         elif self._device.query(job.start):
-            self._started_at_s = self._completed_at(job.start, now_s)
+            self._started_at_s = self._start_time(job.start, now_s)
 
-    def _completed_at(self, event: Event, now_s: float) -> float:
+    def _start_time(self, event: Event, now_s: float) -> float:
         try:
             return min(now_s, self._device.completed_at(event))
         except Exception:  # a figure must never cost a result (fault 52)
@@ -129,14 +136,15 @@ class StreamWatch(Generic[JobT]):
             return now_s
 
     def learn(self, ended: Ended[JobT]) -> None:
-        """Take the time of a job that has ended as an example of what to expect.
+        """Take the time of a job that was announced as an example of what to expect."""
+        if ended.job.busy_s is not None:
+            (self._shared if ended.crowded else self._alone).learn(ended.job.size_bytes, ended.job.busy_s)
 
-        Raises:
-            BrokenError: the device has failed.
-        """
-        if ended.job.start is not None:
-            estimator = self._shared if ended.crowded else self._alone
-            estimator.learn(ended.job.size_bytes, self._device.elapsed_s(ended.job.start, ended.end))
+    def completed_at(self, ended: Ended[JobT]) -> float:
+        """When a job that was announced ended; asks the device, which takes long, only where it must."""
+        if ended.started_s is not None and ended.job.start is not None and ended.job.busy_s is not None:
+            return ended.started_s + ended.job.busy_s
+        return self._device.completed_at(ended.end)
 
     def next_look_s(self, now_s: float) -> float:
         """When the head may have ended, in seconds of `time.perf_counter`. There must be a head."""

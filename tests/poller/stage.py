@@ -22,6 +22,7 @@ class Job:
     end: Event | None = field(default_factory=pending)
     start: Event | None = None
     size_bytes: int = 0
+    busy_s: float | None = None
 
 
 class ClockedDevice(ManualDevice):
@@ -105,6 +106,8 @@ class Stage:
 
     def end(self, job: Job) -> None:
         self.ended.append(job.name)
+        if job.start is not None and job.end is not None:
+            job.busy_s = self.device.completed_at(job.end) - self.device.completed_at(job.start)
         if job.name == "bad":
             raise KeyError(job.name)
 
