@@ -6,10 +6,8 @@ import json
 import pytest
 from rich.console import Console, Group
 
-from aiokvoffload.cli.device_clock import DeviceClock, date_mark
 from aiokvoffload.cli.poller_bench import poller_benchmark
 from aiokvoffload.cli.poller_figures import poller_tables
-from aiokvoffload.device.host import HostDevice
 from aiokvoffload.errors import ArgumentError, ConfigError
 
 
@@ -50,18 +48,6 @@ async def test_what_cannot_be_measured_is_refused() -> None:
         await poller_benchmark(transfer_bytes=(0,), device="host")
     with pytest.raises(ConfigError, match="device"):
         await poller_benchmark(device="tpu")
-
-
-def test_events_are_dated_between_two_marks() -> None:
-    device = HostDevice()
-    stream = device.create_stream()
-    first = date_mark(device, stream)
-    event = device.record(stream)
-    event.synchronize()
-    clock = DeviceClock(device, first, date_mark(device, stream))
-    assert clock.error_s == 0.0
-    assert clock.time_of(event) == pytest.approx(device.completed_at(event), abs=1e-6)
-    device.close()
 
 
 @pytest.mark.gpu

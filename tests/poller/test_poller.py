@@ -216,6 +216,24 @@ async def test_the_last_moment_is_waited_for_on_every_turn_so_others_get_theirs(
     stage.poller.stop()
 
 
+async def test_whoever_has_spun_enough_sleeps_a_little_instead() -> None:
+    """I10: a steady stream of short transfers may not take the core."""
+    stage = Stage()
+    stage.poller.start()
+    await taught(stage, {16 * MIB: 0.0003})
+    job = Job("due", size_bytes=16 * MIB)
+    await begin(stage, job)
+    stage.poller._allowance.left_s(stage.clock.now_s())
+    stage.poller._allowance.spend(1.0)
+    stage.alarm.ring()
+    assert stage.alarm.due_s is not None
+    assert 0.5 * PATIENCE_S < stage.alarm.due_s - stage.clock.now_s() <= PATIENCE_S
+    stage.device.reach(job.end)
+    stage.alarm.ring()
+    assert stage.ended == ["due"]
+    stage.poller.stop()
+
+
 async def test_what_is_late_is_asked_for_ever_less_often() -> None:
     """Nothing that has gone wrong may take the loop's core."""
     stage = Stage()
