@@ -227,7 +227,7 @@ async def test_whoever_has_spun_enough_sleeps_a_little_instead() -> None:
     stage.poller._allowance.spend(1.0)
     stage.alarm.ring()
     assert stage.alarm.due_s is not None
-    assert 0.5 * PATIENCE_S < stage.alarm.due_s - stage.clock.now_s() <= PATIENCE_S
+    assert 0.5 * PATIENCE_S < stage.alarm.due_s - stage.clock.now_s() < 1.01 * PATIENCE_S
     stage.device.reach(job.end)
     stage.alarm.ring()
     assert stage.ended == ["due"]
