@@ -114,6 +114,11 @@ class JobTransfer(Transfer):
         """The result, or `None` while the job runs."""
         return self._result
 
+    @property
+    def end(self) -> Event | None:
+        """The event after its last copy, or `None` before that is enqueued."""
+        return self._end
+
     def __await__(self) -> Generator[Any, None, TransferResult]:
         yield from self._done.__await__()
         return self._ended()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import enum
 import gc
 import importlib.util
 import os
@@ -13,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import torch
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -24,6 +25,8 @@ from aiokvoffload.cli.bench import copy_benchmark, copy_table
 from aiokvoffload.cli.interrupt import INTERRUPTED_LINE, INTERRUPTED_STATUS, leave_at_once, take_over
 from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
 from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, manager_table
+from aiokvoffload.cli.poller_bench import TRANSFER_BYTES, poller_benchmark
+from aiokvoffload.cli.poller_figures import poller_tables
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.sizes import parse_size
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
@@ -75,14 +78,21 @@ def own_process() -> None:
     gc.freeze()
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on uvloop where it is installed, else on asyncio.
+class Loop(enum.Enum):
+    """Event loops to choose from."""
+
+    UVLOOP = "uvloop"
+    ASYNCIO = "asyncio"
+
+
+def run(main: Coroutine[Any, Any, T], *, loop: Loop = Loop.UVLOOP) -> T:
+    """Run `main` on uvloop where that is wanted and installed, else on asyncio.
 
     Raises:
         KeyboardInterrupt: Ctrl-C cancelled it, and it has ended.
     """
-    has_uvloop = importlib.util.find_spec("uvloop") is not None
-    loop_factory = importlib.import_module("uvloop").new_event_loop if has_uvloop else None
+    on_uvloop = loop is Loop.UVLOOP and importlib.util.find_spec("uvloop") is not None
+    loop_factory = importlib.import_module("uvloop").new_event_loop if on_uvloop else None
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         try:
             return runner.run(cancelled_by_ctrl_c(main))
@@ -208,7 +218,7 @@ def check_writable(json_file: Path | None) -> None:
         raise ArgumentError(f"--json {json_file}: it may not be written: name a file in another folder")
 
 
-def show(table: Table, json_text: str, json_file: Path | None) -> None:
+def show(table: Table | Group, json_text: str, json_file: Path | None) -> None:
     """A table on standard output, or JSON there, or JSON in a file beside the table."""
     if json_file == STDOUT:
         print(json_text)
@@ -284,6 +294,29 @@ def bench_arena_command(
         )
         result = run(benchmark)
         show(arena_table(result), result.to_json(), json_file)
+
+
+@bench.command(name="poller")
+def bench_poller_command(
+    *,
+    transfer_bytes: Annotated[
+        str, typer.Option(metavar="SIZE,...", help="Bytes of the transfers whose lag is measured.")
+    ] = ",".join(f"{size >> 10}KiB" for size in TRANSFER_BYTES),
+    seconds: Annotated[float, typer.Option(min=0.01, help="Of each phase.")] = 1.0,
+    loop: Annotated[Loop, typer.Option(help="The event loop.")] = Loop.UVLOOP,
+    fragments: Annotated[
+        int, typer.Option(min=0, help="Measure lags beside jobs of so many fragments and busy threads, too.")
+    ] = 0,
+    device: Device = "auto",
+    json_file: JsonFile = None,
+) -> None:
+    """Say how soon a coroutine goes on after its transfer, and what the waiting costs the loop's core."""
+    with clear_errors():
+        check_writable(json_file)
+        sizes = [parse_size(size) for size in transfer_bytes.split(",")]
+        measured = poller_benchmark(transfer_bytes=sizes, seconds=seconds, device=device, fragments=fragments)
+        result = run(measured, loop=loop)
+        show(Group(*poller_tables(result)), result.to_json(), json_file)
 
 
 @bench.command(name="manager")

@@ -95,23 +95,24 @@ class SingleDirectionOffloadingHandler:
         Raises:
             BrokenError: the device has failed.
         """
-        busy_s = self._busy_time_s(job)
+        job.busy_s = self._busy_time_s(job)
+        busy_s = job.busy_s or 0.0
         result = job.result(transfer_time_s=busy_s)
         self._latest_ended = max(self._latest_ended, job.number)
         self._busy_s += busy_s
         self.count(result)
         return result
 
-    def _busy_time_s(self, job: Job) -> float:
+    def _busy_time_s(self, job: Job) -> float | None:
         if job.start is None or job.end is None:
-            return 0.0
+            return None
         try:
             return self._device.elapsed_s(job.start, job.end)
         except BrokenError:
             raise
         except Exception:  # a figure must never cost a result (fault 52)
             logger.debug("the time of job %d is not known", job.transfer.job_id, exc_info=True)
-            return 0.0
+            return None
 
     def count(self, result: TransferResult) -> None:
         """Count one result."""

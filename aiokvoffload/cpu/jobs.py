@@ -26,6 +26,7 @@ class Job:
         enqueued: whether it has been put onto its stream, as far as that went.
         failure: why not all of it was.
         whole_chunks: leading chunks that surely were, if there was a failure.
+        busy_s: seconds that the device spent on it, once it has ended and if that is known.
     """
 
     number: int
@@ -40,6 +41,12 @@ class Job:
     enqueued: bool = False
     failure: str = ""
     whole_chunks: int = 0
+    busy_s: float | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it moves."""
+        return self.selection.size_bytes
 
     def fail(self, error: BaseException) -> None:
         """Note why it has failed; the first reason stands."""

@@ -54,7 +54,7 @@ class Submitter:
         try:
             self._machinery.handlers[job.handler].enqueue(job)
         finally:
-            self._handover.post(partial(self._track, job))
+            self._handover.post(partial(self._track_and_look, job))
         self._device.synchronize_clock()
 
     def enqueue_here(self, job: Job, after: Stream | Event | None) -> None:
@@ -79,6 +79,10 @@ class Submitter:
                 raise
         finally:
             self._track(job)
+
+    def _track_and_look(self, job: Job) -> None:
+        self._track(job)
+        self._poller.look()
 
     def _track(self, job: Job) -> None:
         """On the owner's thread: the job is on the device, its end will come."""

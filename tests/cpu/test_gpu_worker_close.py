@@ -243,6 +243,9 @@ async def test_a_close_whose_task_was_cancelled_says_so_to_the_next_one(stage: S
 async def test_a_cancelled_inner_task_of_a_close_frees_nothing_under_a_copy(stage: Stage) -> None:
     """I2."""
     stage.begin()
+    await stage.load.fence(
+        stage.device.create_stream()
+    )  # it is on the device: else nothing would have to be waited for
     others = asyncio.all_tasks()
     closing = asyncio.ensure_future(stage.rig.worker.aclose())
     await stage.clock.wait_for_sleeper()

@@ -1,0 +1,43 @@
+"""How late ends were noticed: the latest lags and their percentiles. Knows no device and no clock."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+LAG_SAMPLES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LagStatistics:
+    """How long after its event a job was announced, in seconds, over the latest samples."""
+
+    samples: int
+    p50_s: float
+    p99_s: float
+    max_s: float
+
+
+class LagRecorder:
+    """The latest `LAG_SAMPLES` lags, in a ring."""
+
+    __slots__ = ("_count", "_ring")
+
+    def __init__(self) -> None:
+        self._ring = np.zeros(LAG_SAMPLES)
+        self._count = 0
+
+    def add(self, lag_s: float) -> None:
+        """Keep one sample, in seconds."""
+        self._ring[self._count % LAG_SAMPLES] = lag_s
+        self._count += 1
+
+    def statistics(self) -> LagStatistics:
+        """Percentiles of what is kept."""
+        kept = self._ring[: min(self._count, LAG_SAMPLES)]
+        if not len(kept):
+            return LagStatistics(0, 0.0, 0.0, 0.0)
+        p50_s, p99_s = np.percentile(kept, (50, 99))
+        return LagStatistics(len(kept), float(p50_s), float(p99_s), float(kept.max()))
+
+    def __repr__(self) -> str:
+        return f"LagRecorder({self._count} lags)"

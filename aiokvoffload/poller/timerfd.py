@@ -1,0 +1,78 @@
+"""A timer of the kernel as a file descriptor, exact to some ten microseconds (timerfd_create(2)).
+
+Knows the C interface; knows no event loop.
+"""
+
+import ctypes
+import os
+import sys
+import weakref
+
+_CLOCK_MONOTONIC = 1
+_TFD_NONBLOCK, _TFD_CLOEXEC = os.O_NONBLOCK if sys.platform != "win32" else 0, getattr(os, "O_CLOEXEC", 0)
+_MIN_DELAY_S = 1e-6
+"""A timer set to zero is off."""
+
+# `PyDLL` keeps the GIL, and so do these calls, which never wait. `CDLL`, and `os.timerfd_settime` of Python 3.13, give
+# it away around each call, and a thread that computes in Python may keep it for 5 ms.
+_libc = ctypes.PyDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+class _TimeSpec(ctypes.Structure):
+    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
+
+
+class _TimerSpec(ctypes.Structure):
+    _fields_ = (("it_interval", _TimeSpec), ("it_value", _TimeSpec))
+
+
+if _libc is not None:
+    _libc.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class TimerDescriptor:
+    """One timer; it is readable from its time until it is set or cleared again.
+
+    The descriptor is closed by `close`, or with the object.
+
+    Attributes:
+        fileno: the descriptor.
+
+    Raises:
+        OSError: the system has no such timers, or no descriptor is left.
+    """
+
+    __slots__ = ("__weakref__", "_close", "_spec", "_spec_address", "fileno")
+
+    def __init__(self) -> None:
+        if _libc is None:
+            raise OSError("no timers as descriptors on this system")
+        self.fileno: int = _libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
+        if self.fileno < 0:
+            error = ctypes.get_errno()
+            raise OSError(error, f"timerfd_create: {os.strerror(error)}")
+        self._close = weakref.finalize(self, os.close, self.fileno)
+        self._spec = _TimerSpec()
+        self._spec_address = ctypes.addressof(self._spec)
+
+    def set(self, delay_s: float) -> None:
+        """Become readable in `delay_s` seconds, and not before."""
+        seconds, fraction_s = divmod(max(_MIN_DELAY_S, delay_s), 1.0)
+        self._set(int(seconds), int(fraction_s * 1e9))
+
+    def clear(self) -> None:
+        """Do not become readable, and be it no longer."""
+        self._set(0, 0)
+
+    def _set(self, seconds: int, nanoseconds: int) -> None:
+        if _libc is None or not self._close.alive:
+            return
+        self._spec.it_value.tv_sec, self._spec.it_value.tv_nsec = seconds, nanoseconds
+        _libc.timerfd_settime(self.fileno, 0, self._spec_address, None)
+
+    def close(self) -> None:
+        """Give the descriptor back; repeating it does nothing."""
+        self._close()
+
+    def __repr__(self) -> str:
+        return f"TimerDescriptor({self.fileno if self._close.alive else 'closed'})"

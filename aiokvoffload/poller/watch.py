@@ -1,0 +1,181 @@
+"""The jobs on one stream, and when to look at the first of them again.
+
+Knows that a stream ends its work in order, so that only the head is asked for, and what the stream's transfers usually
+take. Knows nothing of loops and timers.
+"""
+
+import logging
+from collections import deque
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from aiokvoffload.base import Event
+from aiokvoffload.device.base import Device
+from aiokvoffload.poller.estimator import Forecast, TransferEstimator
+
+logger = logging.getLogger(__name__)
+
+LOOKS_PER_WAIT = 4
+"""The longer something has been waited for, the longer until the next look: so much of the wait."""
+LONG_LOOKS_PER_WAIT = 64
+"""The same beyond `PATIENCE_S`, where looking often costs more than it tells."""
+LEAST_LOOKS_PER_TRANSFER, MOST_LOOKS_PER_TRANSFER = 16, 32
+"""What part of its time a transfer may be late by: where it takes long, a few percent are not worth spinning for."""
+PATIENCE_S = 0.0001
+"""Between two looks at a transfer that is due or has not begun; long transfers and long waits give more."""
+LEAST_PATIENCE_S = 0.00002
+MOST_PATIENCE_S = 0.001
+
+
+class Tracked(Protocol):
+    """What the poller needs of a job."""
+
+    @property
+    def start(self) -> Event | None:
+        """The event before the job's first copy; `None` if there is none."""
+        ...
+
+    @property
+    def end(self) -> Event | None:
+        """The event after the job's last copy."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it moves."""
+        ...
+
+    @property
+    def busy_s(self) -> float | None:
+        """Seconds from its start to its end on the device, known once its end was announced, or `None`."""
+        ...
+
+
+JobT = TypeVar("JobT", bound=Tracked)
+
+
+class Ended(NamedTuple, Generic[JobT]):
+    """A job whose end event has completed.
+
+    Attributes:
+        job: the job.
+        end: the event.
+        seen_s: when it was asked, in seconds of `time.perf_counter`.
+        started_s: when it began, if that was noted.
+        crowded: whether other streams' transfers used the bus meanwhile.
+    """
+
+    job: JobT
+    end: Event
+    seen_s: float
+    started_s: float | None
+    crowded: bool
+
+
+class StreamWatch(Generic[JobT]):
+    """One stream's queue of jobs.
+
+    Args:
+        device: whose events they are.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._jobs: deque[JobT] = deque()
+        self._head_since_s = 0.0
+        self._started_at_s: float | None = None
+        self._crowded = False
+        self._alone, self._shared = TransferEstimator(), TransferEstimator()
+
+    @property
+    def moving(self) -> bool:
+        """Whether the head is known to have begun, so that it uses the bus."""
+        return self._started_at_s is not None
+
+    def track(self, job: JobT, now_s: float) -> None:
+        """A job has been enqueued last on the stream."""
+        self._jobs.append(job)
+        if len(self._jobs) == 1:
+            self._begin_head(now_s)
+
+    def _begin_head(self, now_s: float) -> None:
+        self._head_since_s, self._started_at_s, self._crowded = now_s, None, False
+
+    def take_ended(self, now_s: float, *, crowded: bool) -> Ended[JobT] | None:
+        """The head, if it has ended; it leaves the queue.
+
+        Args:
+            now_s: the time, in seconds of `time.perf_counter`.
+            crowded: whether another stream's transfer uses the bus.
+
+        Raises:
+            BrokenError: the device has failed.
+        """
+        if not self._jobs or (end := self._jobs[0].end) is None:
+            return None
+        self._crowded |= crowded
+        if not self._device.query(end):
+            self._note_start(self._jobs[0], now_s)
+            return None
+        ended = Ended(self._jobs.popleft(), end, now_s, self._started_at_s, self._crowded)
+        self._begin_head(now_s)
+        return ended
+
+    def _note_start(self, job: JobT, now_s: float) -> None:
+        if self._started_at_s is not None:
+            return
+        if job.start is None:
+            self._started_at_s = self._head_since_s
+        elif self._device.query(job.start):
+            self._started_at_s = self._start_time(job.start, now_s)
+
+    def _start_time(self, event: Event, now_s: float) -> float:
+        try:
+            return min(now_s, self._device.completed_at(event))
+        except Exception:  # a figure must never cost a result (fault 52)
+            logger.debug("when %r completed is not known", event, exc_info=True)
+            return now_s
+
+    def learn(self, ended: Ended[JobT]) -> None:
+        """Take the time of a job that was announced as an example of what to expect."""
+        if ended.job.busy_s is not None:
+            (self._shared if ended.crowded else self._alone).learn(ended.job.size_bytes, ended.job.busy_s)
+
+    def completed_at(self, ended: Ended[JobT]) -> float:
+        """When a job that was announced ended; asks the device, which takes long, only where it must."""
+        if ended.started_s is not None and ended.job.start is not None and ended.job.busy_s is not None:
+            return ended.started_s + ended.job.busy_s
+        return self._device.completed_at(ended.end)
+
+    def next_look_s(self, now_s: float) -> float:
+        """When the head may have ended, in seconds of `time.perf_counter`. There must be a head."""
+        forecast = self._forecast(self._jobs[0].size_bytes)
+        patience_s = max(PATIENCE_S, forecast.seconds / LEAST_LOOKS_PER_TRANSFER)
+        if self._started_at_s is None:  # whatever it waits for, it has all of itself before it
+            gap_s = max(LEAST_PATIENCE_S, _gap_s(now_s - self._head_since_s, patience_s))
+            return now_s + max(forecast.seconds - forecast.spread_s, gap_s)
+        due_s = self._started_at_s + forecast.seconds
+        if now_s < due_s - forecast.spread_s:
+            return due_s - forecast.spread_s
+        gap_s = _gap_s(max(forecast.spread_s, now_s - due_s), patience_s)
+        return now_s + max(gap_s, forecast.seconds / MOST_LOOKS_PER_TRANSFER)
+
+    def _forecast(self, size_bytes: int) -> Forecast:
+        estimator = self._shared if self._crowded and self._shared.count else self._alone
+        return estimator.forecast(size_bytes)
+
+    def clear(self) -> None:
+        """Forget all jobs."""
+        self._jobs.clear()
+        self._started_at_s = None
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __repr__(self) -> str:
+        return f"StreamWatch({len(self._jobs)} in flight, alone {self._alone!r}, shared {self._shared!r})"
+
+
+def _gap_s(waited_s: float, patience_s: float) -> float:
+    """How long until the next look at what has been waited for so long already."""
+    longest_s = max(patience_s, min(MOST_PATIENCE_S, waited_s / LONG_LOOKS_PER_WAIT))
+    return min(longest_s, waited_s / LOOKS_PER_WAIT)
