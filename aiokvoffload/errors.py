@@ -33,6 +33,10 @@ class BrokenError(OffloadError):
     """Raised when the world failed underneath: the device is gone, or a thread the library lives on has died."""
 
 
+class TierError(OffloadError):
+    """Raised when a secondary tier cannot be used: says which, what is wrong with it, and what to do."""
+
+
 class TransferError(OffloadError):
     """Raised when a fence is asked for keys that cannot be served; `failed_keys` names them."""
 

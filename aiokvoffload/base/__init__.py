@@ -27,6 +27,7 @@ from aiokvoffload.base.memory import (
 )
 from aiokvoffload.base.policy import Admission, CachePolicy, Residents
 from aiokvoffload.base.spec import OffloadingSpec
+from aiokvoffload.base.tier import ChunkViews, LoadOutcome, SecondaryTier, StoreOutcome
 from aiokvoffload.base.transfer import Event, Stream, Transfer, TransferResult
 from aiokvoffload.base.worker import OffloadingWorker, PoolFile, PoolGrowth
 
@@ -36,10 +37,12 @@ __all__ = [
     "CanonicalKVCacheRef",
     "CanonicalKVCacheTensor",
     "CanonicalKVCaches",
+    "ChunkViews",
     "Event",
     "EventKind",
     "GPULoadStoreSpec",
     "Ids",
+    "LoadOutcome",
     "LoadStoreSpec",
     "LookupResult",
     "OffloadKey",
@@ -54,6 +57,8 @@ __all__ = [
     "RemovalReason",
     "ReqContext",
     "Residents",
+    "SecondaryTier",
+    "StoreOutcome",
     "Stream",
     "Transfer",
     "TransferResult",
