@@ -19,11 +19,11 @@ from aiokvoffload.base import (
     TransferResult,
 )
 from aiokvoffload.clock import Clock, SystemClock
-from aiokvoffload.config import Mode
+from aiokvoffload.config import CopyConfig, Mode
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engines import CopyEngine
+from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
-from aiokvoffload.cpu.jobs import Job
+from aiokvoffload.cpu.jobs import Job, Released
 from aiokvoffload.cpu.ledger import JobLedger
 from aiokvoffload.cpu.machinery import EXPEDITED_LOADS, LOADS, PROTECTED_STORES, STORES, Machinery
 from aiokvoffload.cpu.submitter import Submitter
@@ -53,7 +53,8 @@ class CPUOffloadingWorker(OffloadingWorker):
         close_timeout_s: how long a close waits for copies before it abandons them, in seconds.
         clock: measures that time.
         owns_device: whether a close closes the device too.
-        engine: enqueues copies; by default the fastest that the device has.
+        engine: enqueues copies; by default what `copy` says.
+        copy: how bytes are copied.
 
     Raises:
         ConfigError: tensors and pools do not fit together, or the memory cannot be had.
@@ -71,6 +72,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         clock: Clock | None = None,
         owns_device: bool = False,
         engine: CopyEngine | None = None,
+        copy: CopyConfig | None = None,
     ) -> None:
         self._machinery = Machinery(
             kv_caches,
@@ -79,6 +81,7 @@ class CPUOffloadingWorker(OffloadingWorker):
             device=device,
             owns_device=owns_device,
             engine=engine,
+            copy=copy,
         )
         self._device, self._mode = device, mode
         self._close_timeout_s, self._clock = close_timeout_s, clock or SystemClock()
@@ -88,9 +91,9 @@ class CPUOffloadingWorker(OffloadingWorker):
         self._close_task: asyncio.Task[None] | None = None
         self._handover = Handover()
         self._ledger = JobLedger(self._machinery, self._handover, mode)
-        self._poller: Poller[Job] = Poller(
+        self._poller: Poller[Job | Released] = Poller(
             device,
-            len(self._machinery.handlers),
+            2 * len(self._machinery.handlers),  # ends, and the marks behind which blocks are free
             on_ended=self._ledger.end,
             on_broken=self._ledger.break_down,
         )
@@ -332,6 +335,7 @@ class CPUOffloadingWorker(OffloadingWorker):
             pool_bytes=self._machinery.pool_bytes,
             pinned_bytes=self._machinery.pinned_bytes,
             engine=self._machinery.engine_name,
+            staging_bytes=self._machinery.staging_bytes,
             poller=self._poller.statistics(),
         )
 

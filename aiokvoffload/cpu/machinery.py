@@ -1,20 +1,22 @@
 """What a worker has of the machine: memory, streams, an engine and a thread; got together, and given back together."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 
 from aiokvoffload.base import CanonicalKVCaches
+from aiokvoffload.config import CopyConfig
 from aiokvoffload.copy.arena import keep_for_good, map_pools
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engines import CopyEngine, choose_engine
+from aiokvoffload.copy.choice import choose_engine
+from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.copy.hazards import HazardTable
 from aiokvoffload.copy.layout import lay_out
 from aiokvoffload.copy.routes import check_pools, make_routes
 from aiokvoffload.copy.selection import Selector
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.handler import SingleDirectionOffloadingHandler
-from aiokvoffload.cpu.threads import SubmissionThread
+from aiokvoffload.cpu.submission import SubmissionThread, Work
 from aiokvoffload.device.base import Device
 from aiokvoffload.errors import BrokenError
 
@@ -25,11 +27,15 @@ STORES, PROTECTED_STORES, LOADS, EXPEDITED_LOADS = range(4)
 submission thread: each stream is fed by one thread, and the owner never waits for the other one's driver call."""
 
 _HANDLERS = (
-    ("stores", Direction.STORE, 0),
-    ("protected stores", Direction.STORE, 0),
-    ("loads", Direction.LOAD, 0),
-    ("expedited loads", Direction.LOAD, -1),
+    ("stores", Direction.STORE, 0, 3),
+    ("protected stores", Direction.STORE, 0, 1),
+    ("loads", Direction.LOAD, -1, 3),
+    ("expedited loads", Direction.LOAD, -1, 1),
 )
+"""Name, direction, priority of the stream that the jobs end in (a load's is the kernel's, whose short work goes before
+the engine's), and eighths of the staging memory."""
+_LANES = {EXPEDITED_LOADS: 0, LOADS: 1, STORES: 2}
+"""Of the submission thread, for each handler that it feeds; lane 0 goes first."""
 
 
 class Machinery:
@@ -41,7 +47,8 @@ class Machinery:
         blocks_per_chunk: of each group.
         device: where the tensors are.
         owns_device: whether `free` closes it.
-        engine: enqueues copies; by default the fastest that the device has.
+        engine: enqueues copies; by default what `copy` says.
+        copy: how bytes are copied.
 
     Attributes:
         selector: checks ids.
@@ -63,7 +70,9 @@ class Machinery:
         device: Device,
         owns_device: bool,
         engine: CopyEngine | None,
+        copy: CopyConfig | None = None,
     ) -> None:
+        copy = copy or CopyConfig()
         self._device, self._owns_device = device, owns_device
         with ExitStack() as undo:
             if owns_device:
@@ -75,26 +84,56 @@ class Machinery:
                 undo.callback(arena.close)
             num_slots = sum(pool.num_slots for pool in pools)
             self._tensors = layout.tensors
-            self._engine = engine or choose_engine(device, layout, self._arenas)
+            self._engine = engine or choose_engine(device, layout, self._arenas, copy)
             routes = make_routes(layout, pools, self._arenas, blocks_per_chunk)
             self.selector = Selector(routes, layout.num_physical_blocks, num_slots)
             self.hazards = HazardTable(
-                [direction for _, direction, _ in _HANDLERS],
+                [direction for _, direction, *_ in _HANDLERS],
                 num_slots=num_slots,
                 num_physical_blocks=layout.num_physical_blocks,
             )
-            self.handlers = tuple(self._open_handlers(undo))
-            self.submission = SubmissionThread()
+            self.handlers = tuple(self._open_handlers(undo, copy.staging_bytes))
+            device.synchronize_clock()
+            self.submission = SubmissionThread(len(_LANES))
             undo.pop_all()
-        self.submission.put(device.synchronize_clock)
 
-    def _open_handlers(self, undo: ExitStack) -> Iterator[SingleDirectionOffloadingHandler]:
-        for name, direction, priority in _HANDLERS:
+    def _open_handlers(self, undo: ExitStack, staging_bytes: int) -> Iterator[SingleDirectionOffloadingHandler]:
+        for name, direction, priority, eighths in _HANDLERS:
             handler = SingleDirectionOffloadingHandler(
-                name, direction, device=self._device, engine=self._engine, priority=priority
+                name,
+                direction,
+                device=self._device,
+                engine=self._engine,
+                priority=priority,
+                staging_bytes=staging_bytes * eighths // 8,
             )
             undo.callback(handler.close)
             yield handler
+
+    def submit(self, handler: int, work: Work) -> None:
+        """Have the submission thread do `work`, in the order of this handler's.
+
+        Raises:
+            BrokenError: the thread has ended.
+        """
+        self.submission.put(_LANES[handler], work)
+
+    def flush(self, handlers: Collection[int]) -> None:
+        """Block until what has been submitted for these handlers has been done.
+
+        Raises:
+            BrokenError: the thread has ended.
+        """
+        self.submission.flush({_LANES[handler] for handler in handlers})
+
+    def queue_of_released(self, handler: int) -> int:
+        """The poller's queue for the marks behind which a handler's blocks are free."""
+        return len(self.handlers) + handler
+
+    @property
+    def staging_bytes(self) -> int:
+        """GPU memory of the rings between a copy's stages."""
+        return sum(handler.staging_bytes for handler in self.handlers)
 
     @property
     def engine_name(self) -> str:

@@ -66,6 +66,7 @@ class CPUOffloadingSpec(OffloadingSpec):
             device=open_device(config.device) if device is None else device,
             mode=config.mode,
             close_timeout_s=config.close_timeout_s,
+            copy=config.copy,
             owns_device=device is None,
         )
 

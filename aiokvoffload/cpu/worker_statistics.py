@@ -44,6 +44,7 @@ class WorkerStatistics:
         pinned_bytes: the part of it that the device can copy from and to directly.
         engine: name of the copy engine in use.
         poller: completions and their lag.
+        staging_bytes: GPU memory of the rings between a copy's stages.
     """
 
     streams: tuple[DirectionStatistics, ...]
@@ -51,6 +52,7 @@ class WorkerStatistics:
     pinned_bytes: int
     engine: str
     poller: PollerStatistics
+    staging_bytes: int = 0
 
     @property
     def stored_bytes(self) -> int:

@@ -10,7 +10,8 @@ import pytest
 
 from aiokvoffload.base import GPULoadStoreSpec, LoadStoreSpec, Stream, Transfer, TransferResult
 from aiokvoffload.config import Mode
-from aiokvoffload.copy.engines import CopyEngine, HostEngine, PartialCopyError
+from aiokvoffload.copy.engine import CopyEngine, PartialCopyError, RunEngine
+from aiokvoffload.copy.host_engine import HostEngine
 from aiokvoffload.copy.plan import CopyPlan
 from aiokvoffload.device.host import HostDevice
 from aiokvoffload.device.open import open_device
@@ -185,7 +186,7 @@ async def test_a_refused_copy_fails_its_job_and_no_other() -> None:
     await stage.close()
 
 
-class HalfEngine(CopyEngine):
+class HalfEngine(RunEngine):
     """Enqueues the first `runs` runs of a plan and refuses the rest."""
 
     def __init__(self, device: ManualDevice, runs: int) -> None:

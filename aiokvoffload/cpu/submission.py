@@ -1,0 +1,175 @@
+"""The thread that puts jobs onto the device: driver calls are too slow for a loop.
+
+Knows lanes, each with jobs in order, and goes round them one step at a time, so that a long job of one holds up no
+other. Knows nothing of what the steps are.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Iterator
+from typing import Protocol
+
+from aiokvoffload.errors import BrokenError
+
+logger = logging.getLogger(__name__)
+
+BUSY_S = 0.0002
+"""After so long the thread gives the GIL away."""
+PAUSE_S = 0.00005
+"""For so long. From a thread that never waits the interpreter takes the GIL only every 5 ms, and a loop that wants it
+would be blocked for so long (I10)."""
+RETRY_S = 0.0001
+"""Between two looks at work that has to wait for the device or for another thread."""
+JOIN_S = 5.0
+"""How long a stop waits for the thread; it is a daemon, so a stuck one cannot keep the process."""
+LIVENESS_S = 0.5
+"""How often a flush makes sure that there is a thread left to wait for."""
+
+
+class Work(Protocol):
+    """Something to be done in steps."""
+
+    def ready(self) -> bool:
+        """Whether it may begin."""
+        ...
+
+    def run(self) -> Iterator[bool]:
+        """Do it; yields after each step whether that did something."""
+        ...
+
+
+class _Barrier:
+    """Work that only tells that its turn has come."""
+
+    def __init__(self, lanes: int) -> None:
+        self._missing = lanes
+        self.passed = threading.Event()
+
+    def ready(self) -> bool:
+        return True
+
+    def run(self) -> Iterator[bool]:
+        self._missing -= 1
+        if not self._missing:
+            self.passed.set()
+        yield True
+
+
+class _Lane:
+    """Work of one lane, in order. Belongs to the thread."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Work] = deque()
+        self._steps: Iterator[bool] | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._steps is not None or bool(self.waiting)
+
+    def step(self) -> bool:
+        """Do one step; returns whether anything came of it."""
+        try:
+            if self._steps is None:
+                if not self.waiting or not self.waiting[0].ready():
+                    return False
+                self._steps = self.waiting.popleft().run()
+            return next(self._steps)
+        except StopIteration:
+            self._steps = None
+            return True
+        except BaseException:  # SystemExit too: whoever waits for later work would hang (fault 27)
+            logger.exception("work on the submission thread failed")
+            self._steps = None
+            return True
+
+
+class SubmissionThread:
+    """Runs work of several lanes on one daemon thread.
+
+    Args:
+        num_lanes: how many there are. Lane 0 goes before all others.
+    """
+
+    def __init__(self, num_lanes: int) -> None:
+        self._given: queue.SimpleQueue[tuple[int, Work] | None] = queue.SimpleQueue()
+        self._lanes = tuple(_Lane() for _ in range(num_lanes))
+        self._stopping = self._abandoned = False
+        self._thread = threading.Thread(target=self._run, name="aiokvoffload-submission", daemon=True)
+        self._thread.start()
+
+    def put(self, lane: int, work: Work) -> None:
+        """Do `work` after everything put into its lane before.
+
+        Raises:
+            BrokenError: the thread has ended.
+        """
+        self._require_alive()
+        self._given.put((lane, work))
+
+    def flush(self, lanes: Collection[int] | None = None) -> None:
+        """Block until everything put into some lanes, or all of them, has been done.
+
+        Raises:
+            BrokenError: the thread has ended.
+        """
+        lanes = range(len(self._lanes)) if lanes is None else lanes
+        barrier = _Barrier(len(lanes))
+        for lane in lanes:
+            self.put(lane, barrier)
+        while lanes and not barrier.passed.wait(LIVENESS_S):
+            self._require_alive()
+
+    def _require_alive(self) -> None:
+        if not self._thread.is_alive():
+            raise BrokenError("the submission thread has ended")
+
+    def stop(self, *, join: bool = True) -> None:
+        """End after what has been put; without `join` end at once, and do not wait for that."""
+        self._abandoned = not join
+        self._given.put(None)
+        if join:
+            self._thread.join(JOIN_S)
+
+    def _run(self) -> None:
+        progress, pause_at_s = False, 0.0
+        while not self._abandoned:
+            busy = any(lane.busy for lane in self._lanes)
+            if self._stopping and not busy:
+                return
+            if busy and progress and time.perf_counter() > pause_at_s:
+                time.sleep(PAUSE_S)
+            if not busy or time.perf_counter() > pause_at_s:
+                pause_at_s = time.perf_counter() + BUSY_S
+            self._accept(block=not busy, timeout_s=None if progress or not busy else RETRY_S)
+            progress = self._go_round()
+
+    def _accept(self, *, block: bool, timeout_s: float | None) -> None:
+        """Take what has been put; wait for it if there is nothing else to do, or nothing that could be done now."""
+        try:
+            self._take(self._given.get(block=block or timeout_s is not None, timeout=timeout_s))
+            while not self._given.empty():
+                self._take(self._given.get())
+        except queue.Empty:
+            return
+
+    def _take(self, given: tuple[int, Work] | None) -> None:
+        if given is None:
+            self._stopping = True
+        else:
+            self._lanes[given[0]].waiting.append(given[1])
+
+    def _go_round(self) -> bool:
+        """One step of each lane; of the first one, as many as it has."""
+        progress = False
+        for lane in self._lanes:
+            while self._lanes[0].busy and self._lanes[0].step():
+                progress = True
+            progress = lane.step() or progress
+        return progress
+
+    def __repr__(self) -> str:
+        waiting = self._given.qsize() + sum(len(lane.waiting) for lane in self._lanes)
+        return f"SubmissionThread({'alive' if self._thread.is_alive() else 'ended'}, {waiting} waiting)"

@@ -1,0 +1,118 @@
+"""Driver calls of a microsecond or two, made without giving up the GIL.
+
+A thread that gives it up beside a busy loop waits up to 5 ms to get it back, in every call; ten calls for each piece of
+a copy would take the bus away from it. What may take longer belongs to `CudaDriver`. Source: CUDA Driver API reference,
+"Event Management" and "Execution Control"; ctypes, `PyDLL`.
+"""
+
+import ctypes
+from typing import NamedTuple
+
+from aiokvoffload.device.driver import CudaDriver
+
+_DISABLE_TIMING = 2
+_NOT_READY = 600
+_THREADS_OF_A_WARP = 32
+
+
+class Function(NamedTuple):
+    """A compiled kernel: its handle, threads in warps, and bytes of shared memory."""
+
+    handle: int
+    num_warps: int
+    shared_bytes: int
+
+
+class LaunchParameters(ctypes.Structure):
+    """Arguments of `kernels.move_tiles`, and the two scratch pointers that Triton adds, which the kernel never uses."""
+
+    _fields_ = (
+        ("blocks", ctypes.c_int64),
+        ("table", ctypes.c_int64),
+        ("tiles_per_block", ctypes.c_int32),
+        ("first_tile", ctypes.c_int32),
+        ("count", ctypes.c_int32),
+        ("to_gpu", ctypes.c_int32),
+        ("global_scratch", ctypes.c_void_p),
+        ("profile_scratch", ctypes.c_void_p),
+    )
+
+
+class QuickDriver(CudaDriver):
+    """Enqueues on one thread, inside `current()`.
+
+    Args:
+        ordinal: the device's index, as torch counts.
+
+    Raises:
+        OSError: there is no driver, or it refuses. This holds for every call.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        super().__init__(ordinal, library=ctypes.PyDLL)
+        stream, event = ctypes.c_void_p, ctypes.c_void_p
+        self._declare("cuEventRecord", event, stream)
+        self._declare("cuStreamWaitEvent", stream, event, ctypes.c_uint)
+        self._declare("cuEventQuery", event)
+        self._declare("cuEventDestroy_v2", event)
+        sizes = (ctypes.c_uint,) * 7
+        self._declare("cuLaunchKernel", ctypes.c_void_p, *sizes, stream, ctypes.c_void_p, ctypes.c_void_p)
+        self._parameters = LaunchParameters()
+        start = ctypes.addressof(self._parameters)
+        offsets = [getattr(LaunchParameters, name).offset for name, _ in LaunchParameters._fields_]
+        self._parameter_ptrs = (ctypes.c_void_p * len(offsets))(*(start + offset for offset in offsets))
+
+    def create_event(self) -> int:
+        """An event without a time; events with one cost more to record."""
+        event = ctypes.c_void_p()
+        self._call("cuEventCreate", ctypes.byref(event), _DISABLE_TIMING)
+        return int(event.value or 0)
+
+    def destroy_event(self, event: int) -> None:
+        """Give an event back."""
+        self._call("cuEventDestroy_v2", event)
+
+    def record_event(self, event: int, stream: int) -> None:
+        """Mark the end of `stream`; waits made before keep to the old mark."""
+        self._call("cuEventRecord", event, stream)
+
+    def wait_event(self, stream: int, event: int) -> None:
+        """Make later work of `stream` wait for the mark as it is now."""
+        self._call("cuStreamWaitEvent", stream, event, 0)
+
+    def event_passed(self, event: int) -> bool:
+        """Whether the mark has been reached."""
+        code = self._lib.cuEventQuery(event)
+        if code != _NOT_READY:
+            self._check("cuEventQuery", code)
+        return bool(code != _NOT_READY)
+
+    def copy_here(self, dst_ptr: int, src_ptr: int, size_bytes: int, *, stream: int) -> None:
+        """Enqueue one copy."""
+        self._call("cuMemcpyAsync", dst_ptr, src_ptr, size_bytes, stream)
+
+    def copy_few(
+        self, dst_array: int, src_array: int, size_array: int, *, count: int, stream: int, ordered: bool
+    ) -> None:
+        """Enqueue a few copies; see `copy_batch`."""
+        self._enqueue_batch(dst_array, src_array, size_array, count=count, stream=stream, ordered=ordered)
+
+    def launch(
+        self, function: Function, programs: int, stream: int, *, blocks: int, table: int, numbers: tuple[int, ...]
+    ) -> None:
+        """Launch the tile kernel.
+
+        Args:
+            function: compiled.
+            programs: of the grid.
+            stream: where to.
+            blocks: address of the blocks' descriptors.
+            table: address of the table of tiles.
+            numbers: tiles per block, first tile, count and direction.
+        """
+        parameters = self._parameters
+        parameters.blocks, parameters.table = blocks, table
+        parameters.tiles_per_block, parameters.first_tile, parameters.count, parameters.to_gpu = numbers
+        threads = function.num_warps * _THREADS_OF_A_WARP
+        shape = (programs, 1, 1, threads, 1, 1, function.shared_bytes)
+        self._call("cuLaunchKernel", function.handle, *shape, stream, ctypes.addressof(self._parameter_ptrs), None)
