@@ -35,7 +35,9 @@ class SlotRuns:
         Returns:
             The runs, and the index of the run that begins at each start.
         """
-        positions = np.union1d(self.positions, starts)
+        new = starts[self.positions[np.searchsorted(self.positions, starts, side="right") - 1] != starts]
+        positions = np.concatenate((self.positions, new))
+        positions.sort()
         runs = np.searchsorted(self.positions, positions, side="right") - 1
         ptrs = self.ptrs[runs] + positions - self.positions[runs]
         return SlotRuns(positions, ptrs, self.size_bytes), np.searchsorted(positions, starts)
@@ -43,7 +45,10 @@ class SlotRuns:
     @property
     def sizes(self) -> Ids:
         """Bytes of each run."""
-        return np.diff(self.positions, append=self.size_bytes)
+        sizes = np.empty_like(self.positions)
+        np.subtract(self.positions[1:], self.positions[:-1], out=sizes[:-1])
+        sizes[-1] = self.size_bytes - self.positions[-1]
+        return sizes
 
 
 def slot_runs(selection: Selection, part: GroupPart) -> SlotRuns:

@@ -95,11 +95,11 @@ class StagedCopies(Copies):
         table = self._staging.backend.tables[selected.route.group_idx]
         num_blocks = selected.blocks.stop - selected.blocks.start
         limits = {"max_bytes": self._staging.segment_bytes, "max_blocks": MAX_SEGMENT_BLOCKS}
-        ranges = list(table.cut(num_blocks, **limits))
+        ranges = list(table.cut(num_blocks, selected.route.blocks_per_chunk, **limits))
         starts = np.array([table.position(each.start) for each in ranges], dtype=np.int64)
         runs, first_runs = slot_runs(self._selection, selected).cut_at(starts)
         segment_ptrs = self._staging.upcoming(segments_before + len(ranges))[segments_before:]
-        segments = np.repeat(np.arange(len(ranges)), np.diff(first_runs, append=len(runs)))
+        segments = np.searchsorted(starts, runs.positions, side="right") - 1
         staging_ptrs = segment_ptrs[segments] + runs.positions - starts[segments]
         return _Part(selected, table, ranges, runs, [*first_runs.tolist(), len(runs)], staging_ptrs, runs.sizes)
 

@@ -129,14 +129,15 @@ class DescriptorRing:
 
     def take(self, count: int) -> Descriptors | None:
         """Room for `count` pairs, or `None` while there is not so much; the next call must be `uploaded`."""
-        skipped = len(self._pairs) - self._position if self._position + count > len(self._pairs) else 0
+        fits = self._position + count <= len(self._pairs)
+        skipped = 0 if fits else len(self._pairs) - self._position
         while self._used + skipped + count > len(self._pairs):
             if not self._in_use or not self._backend.passed(self._in_use[0][1]):
                 return None
             pairs, mark = self._in_use.popleft()
             self._used -= pairs
             self._spare_marks.append(mark)
-        if skipped:
+        if not fits:
             self._position = 0
         self._used += skipped + count
         self._taken = skipped + count

@@ -20,6 +20,8 @@ ELEMENTS_AT_ONCE = 2048
 LARGEST_ALIGNMENT = 16
 """The widest load of a thread."""
 
+FIRST_RANGE_PART = 4
+
 Descriptors = npt.NDArray[np.int64]
 
 
@@ -67,19 +69,24 @@ class TileTable:
         block, rest = divmod(tile, len(self))
         return block * self.block_bytes + int(self.offsets[rest])
 
-    def cut(self, num_blocks: int, *, max_bytes: int, max_blocks: int) -> Iterator[TileRange]:
-        """Cut the tiles of `num_blocks` blocks into ranges, of whole blocks where one fits.
+    def cut(self, num_blocks: int, blocks_per_chunk: int, *, max_bytes: int, max_blocks: int) -> Iterator[TileRange]:
+        """Cut the tiles of `num_blocks` blocks into ranges, of whole chunks or at least whole blocks where one fits.
+
+        The first range is smaller: nothing is under way while it is filled.
 
         Args:
             num_blocks: how many there are.
+            blocks_per_chunk: where runs of slots may end.
             max_bytes: of one range; at least a tile.
             max_blocks: of one range.
         """
         tiles = len(self)
         whole = min(max_bytes // self.block_bytes, max_blocks)
         if whole:
-            for block in range(0, num_blocks, whole):
-                yield TileRange(block * tiles, min(block + whole, num_blocks) * tiles)
+            start, stop = 0, _whole_chunks(-(-whole // FIRST_RANGE_PART), blocks_per_chunk)
+            while start < num_blocks:
+                yield TileRange(start * tiles, min(stop, num_blocks) * tiles)
+                start, stop = stop, stop + _whole_chunks(whole, blocks_per_chunk)
             return
         cuts = self._cut_block(max_bytes)
         for block in range(num_blocks):
@@ -96,6 +103,10 @@ class TileTable:
     def describe_blocks(self, block_ids: Ids, outside_ptrs: Ids) -> Descriptors:
         """What the kernel reads of each block: its id, and where its bytes lie outside; shape (blocks, 2)."""
         return np.stack((block_ids, outside_ptrs), axis=1)
+
+
+def _whole_chunks(num_blocks: int, blocks_per_chunk: int) -> int:
+    return num_blocks // blocks_per_chunk * blocks_per_chunk or num_blocks
 
 
 def tile_table(layout: GroupLayout) -> TileTable:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from aiokvoffload.base import CanonicalKVCaches
 from aiokvoffload.config import CopyConfig
@@ -34,8 +35,10 @@ _HANDLERS = (
 )
 """Name, direction, priority of the stream that the jobs end in (a load's is the kernel's, whose short work goes before
 the engine's), and eighths of the staging memory."""
-_LANES = {EXPEDITED_LOADS: 0, LOADS: 1, STORES: 2}
-"""Of the submission thread, for each handler that it feeds; lane 0 goes first."""
+_THREADS = {EXPEDITED_LOADS: (0, 0), LOADS: (0, 1), STORES: (1, 0)}
+"""For each handler that a submission thread feeds: which thread, and which of its lanes; lane 0 goes first. One thread
+for each direction: after every step a thread sleeps so that the loop gets the GIL, and one alone could not keep both
+directions busy."""
 
 
 class Machinery:
@@ -54,7 +57,7 @@ class Machinery:
         selector: checks ids.
         hazards: knows which jobs must wait for which.
         handlers: one for each stream, in the order of the indices above.
-        submission: feeds all of them but the one of protected stores.
+        submissions: threads that feed all of them but the one of protected stores.
 
     Raises:
         ConfigError: tensors and pools do not fit together, or the memory cannot be had. Whatever is raised, nothing is
@@ -94,7 +97,7 @@ class Machinery:
             )
             self.handlers = tuple(self._open_handlers(undo, copy.staging_bytes))
             device.synchronize_clock()
-            self.submission = SubmissionThread(len(_LANES))
+            self.submissions = (SubmissionThread("loads", 2), SubmissionThread("stores", 1))
             undo.pop_all()
 
     def _open_handlers(self, undo: ExitStack, staging_bytes: int) -> Iterator[SingleDirectionOffloadingHandler]:
@@ -116,7 +119,8 @@ class Machinery:
         Raises:
             BrokenError: the thread has ended.
         """
-        self.submission.put(_LANES[handler], work)
+        thread, lane = _THREADS[handler]
+        self.submissions[thread].put(lane, work)
 
     def flush(self, handlers: Collection[int]) -> None:
         """Block until what has been submitted for these handlers has been done.
@@ -124,7 +128,9 @@ class Machinery:
         Raises:
             BrokenError: the thread has ended.
         """
-        self.submission.flush({_LANES[handler] for handler in handlers})
+        for handler in handlers:
+            thread, lane = _THREADS[handler]
+            self.submissions[thread].flush(lane)
 
     def queue_of_released(self, handler: int) -> int:
         """The poller's queue for the marks behind which a handler's blocks are free."""
@@ -152,7 +158,8 @@ class Machinery:
 
     def synchronize(self) -> None:
         """Block until every stream has ended what it was given, or cannot any more because the device has failed."""
-        for wait in (self.submission.flush, *(handler.synchronize for handler in self.handlers)):
+        flushes = [partial(self.flush, [handler]) for handler in _THREADS]
+        for wait in (*flushes, *(handler.synchronize for handler in self.handlers)):
             try:
                 wait()
             except Exception as error:  # noqa: BLE001 - what has failed runs nothing, which is what is asked here
@@ -164,7 +171,7 @@ class Machinery:
         Raises:
             BrokenError: something could not be given back; the message lists what.
         """
-        steps: list[Callable[[], None]] = [self.submission.stop]
+        steps: list[Callable[[], None]] = [thread.stop for thread in self.submissions]
         steps += [handler.close for handler in self.handlers]
         steps += [arena.close for arena in self._arenas]
         if self._owns_device:
@@ -181,7 +188,8 @@ class Machinery:
 
     def abandon(self, *objects: object) -> None:
         """Leave everything that a straggler may touch where it is, for good, `objects` too (I2)."""
-        self.submission.stop(join=False)
+        for thread in self.submissions:
+            thread.stop(join=False)
         for arena in self._arenas:
             arena.abandon()
         keep_for_good(self._tensors, self._arenas, self.handlers, self._device, *objects)

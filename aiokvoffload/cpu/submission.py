@@ -1,7 +1,7 @@
 """The thread that puts jobs onto the device: driver calls are too slow for a loop.
 
-Knows lanes, each with jobs in order, and goes round them one step at a time, so that a long job of one holds up no
-other. Knows nothing of what the steps are.
+Knows lanes, each with work in order, and before each step looks for the first lane that can do one, so that urgent work
+overtakes a long job within it. Knows nothing of what the steps are.
 """
 
 import logging
@@ -9,15 +9,15 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from aiokvoffload.errors import BrokenError
 
 logger = logging.getLogger(__name__)
 
-BUSY_S = 0.0002
-"""After so long the thread gives the GIL away."""
+BUSY_S = 0.00003
+"""After so long the thread gives the GIL away, at the next step's end."""
 PAUSE_S = 0.00005
 """For so long. From a thread that never waits the interpreter takes the GIL only every 5 ms, and a loop that wants it
 would be blocked for so long (I10)."""
@@ -44,17 +44,14 @@ class Work(Protocol):
 class _Barrier:
     """Work that only tells that its turn has come."""
 
-    def __init__(self, lanes: int) -> None:
-        self._missing = lanes
+    def __init__(self) -> None:
         self.passed = threading.Event()
 
     def ready(self) -> bool:
         return True
 
     def run(self) -> Iterator[bool]:
-        self._missing -= 1
-        if not self._missing:
-            self.passed.set()
+        self.passed.set()
         yield True
 
 
@@ -90,14 +87,15 @@ class SubmissionThread:
     """Runs work of several lanes on one daemon thread.
 
     Args:
+        name: what it submits.
         num_lanes: how many there are. Lane 0 goes before all others.
     """
 
-    def __init__(self, num_lanes: int) -> None:
+    def __init__(self, name: str, num_lanes: int) -> None:
         self._given: queue.SimpleQueue[tuple[int, Work] | None] = queue.SimpleQueue()
         self._lanes = tuple(_Lane() for _ in range(num_lanes))
         self._stopping = self._abandoned = False
-        self._thread = threading.Thread(target=self._run, name="aiokvoffload-submission", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"aiokvoffload-{name}", daemon=True)
         self._thread.start()
 
     def put(self, lane: int, work: Work) -> None:
@@ -109,17 +107,15 @@ class SubmissionThread:
         self._require_alive()
         self._given.put((lane, work))
 
-    def flush(self, lanes: Collection[int] | None = None) -> None:
-        """Block until everything put into some lanes, or all of them, has been done.
+    def flush(self, lane: int) -> None:
+        """Block until everything put into a lane so far has been done.
 
         Raises:
             BrokenError: the thread has ended.
         """
-        lanes = range(len(self._lanes)) if lanes is None else lanes
-        barrier = _Barrier(len(lanes))
-        for lane in lanes:
-            self.put(lane, barrier)
-        while lanes and not barrier.passed.wait(LIVENESS_S):
+        barrier = _Barrier()
+        self.put(lane, barrier)
+        while not barrier.passed.wait(LIVENESS_S):
             self._require_alive()
 
     def _require_alive(self) -> None:
@@ -134,17 +130,16 @@ class SubmissionThread:
             self._thread.join(JOIN_S)
 
     def _run(self) -> None:
-        progress, pause_at_s = False, 0.0
+        progress, paused_at_s = False, 0.0
         while not self._abandoned:
             busy = any(lane.busy for lane in self._lanes)
             if self._stopping and not busy:
                 return
-            if busy and progress and time.perf_counter() > pause_at_s:
+            if busy and progress and time.perf_counter() - paused_at_s > BUSY_S:
                 time.sleep(PAUSE_S)
-            if not busy or time.perf_counter() > pause_at_s:
-                pause_at_s = time.perf_counter() + BUSY_S
+                paused_at_s = time.perf_counter()
             self._accept(block=not busy, timeout_s=None if progress or not busy else RETRY_S)
-            progress = self._go_round()
+            progress = self._step()
 
     def _accept(self, *, block: bool, timeout_s: float | None) -> None:
         """Take what has been put; wait for it if there is nothing else to do, or nothing that could be done now."""
@@ -161,14 +156,9 @@ class SubmissionThread:
         else:
             self._lanes[given[0]].waiting.append(given[1])
 
-    def _go_round(self) -> bool:
-        """One step of each lane; of the first one, as many as it has."""
-        progress = False
-        for lane in self._lanes:
-            while self._lanes[0].busy and self._lanes[0].step():
-                progress = True
-            progress = lane.step() or progress
-        return progress
+    def _step(self) -> bool:
+        """One step of the first lane that can do one; whether there is one."""
+        return any(lane.busy and lane.step() for lane in self._lanes)
 
     def __repr__(self) -> str:
         waiting = self._given.qsize() + sum(len(lane.waiting) for lane in self._lanes)

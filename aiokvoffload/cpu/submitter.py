@@ -99,7 +99,7 @@ class Submitter:
         self._poller.track(job.handler, job)
 
     def __repr__(self) -> str:
-        return f"Submitter({self._machinery.submission!r})"
+        return f"Submitter({self._machinery.submissions!r})"
 
 
 class _Enqueueing:

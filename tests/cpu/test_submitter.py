@@ -166,7 +166,7 @@ async def test_a_submission_thread_that_has_ended_breaks_the_worker_and_hangs_no
     stage = Stage()
     first = stage.load(1, 0, 32)
     await first.fence(stage.device.create_stream())
-    await asyncio.to_thread(stage.worker._machinery.submission.stop)
+    await asyncio.to_thread(stage.worker._machinery.submissions[0].stop)
     load = stage.load(2, 1, 40)
     stage.device.release()
     for transfer in (first, load):
