@@ -17,13 +17,13 @@ from aiokvoffload.copy.engine import Copies, CopyEngine, Lane
 from aiokvoffload.copy.layout import lay_out
 from aiokvoffload.copy.routes import make_routes
 from aiokvoffload.copy.selection import Selector
-from aiokvoffload.copy.staging import SEGMENT_DESCRIPTOR_BYTES, Staging
+from aiokvoffload.copy.staging import DESCRIPTOR_BYTES, Staging
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.device.base import Device
 
 SCRATCH_BYTES = 32 << 20
 SHORT_BYTES, LONG_BYTES = SHORT_RUN_BYTES // 4, SHORT_RUN_BYTES * 4
-REPEAT = 3
+WARM_UPS, REPEAT = 2, 5
 
 
 def measure_costs(device: Device, runs: CopyEngine, direct: CopyEngine, *, name: str, programs: int) -> CopyCosts:
@@ -88,7 +88,7 @@ class Scratch:
         self._selector = Selector(routes, self.num_rows, self.num_rows)
         backend = make_backends(device, self._layout, programs=programs)
         self._staging = None if backend is None else Staging(
-            backend(), device.create_stream(), size_bytes=2 * SEGMENT_DESCRIPTOR_BYTES, num_segments=1
+            backend(), device.create_stream(), size_bytes=2 * DESCRIPTOR_BYTES, num_segments=1
         )
 
     def seconds(self, engine: CopyEngine, direction: Direction, *, adjacent: bool = False) -> float:
@@ -97,7 +97,8 @@ class Scratch:
         blocks = rows if adjacent else rows[::-1]
         selection = self._selector.select(direction, GPULoadStoreSpec(blocks), rows)
         lane = Lane(direction, self._device.create_stream(), self._staging)
-        return median(self._time(engine.plan(selection, lane), lane) for _ in range(REPEAT))
+        times_s = [self._time(engine.plan(selection, lane), lane) for _ in range(WARM_UPS + REPEAT)]
+        return median(times_s[WARM_UPS:])
 
     def _time(self, copies: Copies, lane: Lane) -> float:
         start = self._device.record(lane.stream)

@@ -1,15 +1,15 @@
 """Staging on CUDA: the tile kernel and the driver's copies, enqueued with as little Python as there can be."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 
-from aiokvoffload.base import Ids, Stream
+from aiokvoffload.base import Stream
 from aiokvoffload.copy.arena import HostArena
 from aiokvoffload.copy.driver_engines import stream_handle
-from aiokvoffload.copy.staging import Mark, StagingBackend
+from aiokvoffload.copy.staging import Mark, Runs, StagingBackend
 from aiokvoffload.copy.tile_kernel import TileKernel
 from aiokvoffload.copy.tiles import Descriptors, TileTable
 from aiokvoffload.cpu.common import PAGE_BYTES
@@ -18,6 +18,7 @@ from aiokvoffload.device.driver import CudaDriver
 from aiokvoffload.device.quick_driver import QuickDriver
 from aiokvoffload.errors import ConfigError
 
+POINTER_BYTES = 8
 FEW_RUNS = 16
 """Copies that are enqueued in some ten microseconds; more of them give up the GIL."""
 
@@ -44,15 +45,11 @@ class CudaStaging(StagingBackend):
     def __init__(self, device: Device, driver: CudaDriver, tables: Sequence[TableOnGpu], *, programs: int) -> None:
         self._device, self._driver, self._programs = device, driver, programs
         self._tables_on_gpu = tuple(tables)
+        self.tables = tuple(each.table for each in tables)
         self._quick = QuickDriver(device.torch_device.index)
         self._tensors: list[torch.Tensor] = []
         self._arenas: list[HostArena] = []
         self._events: list[int] = []
-
-    @property
-    def tables(self) -> tuple[TileTable, ...]:
-        """One for each group."""
-        return tuple(each.table for each in self._tables_on_gpu)
 
     def allocate(self, size_bytes: int) -> int:
         """GPU memory, from torch's allocator."""
@@ -69,11 +66,9 @@ class CudaStaging(StagingBackend):
         self._arenas.append(arena)
         return arena.rows().reshape(-1).view("int64")
 
-    @contextmanager
-    def session(self) -> Iterator[None]:
+    def session(self) -> AbstractContextManager[None]:
         """Make the device's context current."""
-        with self._quick.current():
-            yield
+        return self._quick.session
 
     def upload(self, dst_ptr: int, src_ptr: int, size_bytes: int, stream: Stream) -> None:
         """One small copy."""
@@ -102,16 +97,19 @@ class CudaStaging(StagingBackend):
             numbers=(len(table), first_tile, count, int(to_gpu)),
         )
 
-    def transfer(self, dst_ptrs: Ids, src_ptrs: Ids, sizes: Ids, stream: Stream, *, ordered: bool) -> None:
+    def transfer(self, runs: Runs, start: int, stop: int, stream: Stream, *, ordered: bool) -> bool:
         """One copy, or one batched call."""
-        handle, count = stream_handle(stream), len(sizes)
+        handle, count = stream_handle(stream), stop - start
         if count == 1 or not self._driver.has_batch_copy:
-            for dst_ptr, src_ptr, size in zip(dst_ptrs.tolist(), src_ptrs.tolist(), sizes.tolist(), strict=True):
-                self._quick.copy_here(dst_ptr, src_ptr, size, stream=handle)
-            return
-        copy = self._quick.copy_few if count <= FEW_RUNS else self._driver.copy_batch
-        arrays = (dst_ptrs.ctypes.data, src_ptrs.ctypes.data, sizes.ctypes.data)
+            for index in range(start, stop):
+                pointers = int(runs.dst_ptrs[index]), int(runs.src_ptrs[index])
+                self._quick.copy_here(*pointers, int(runs.sizes[index]), stream=handle)
+            return False
+        few = count <= FEW_RUNS
+        copy = self._quick.copy_few if few else self._driver.copy_batch
+        arrays = (address + start * POINTER_BYTES for address in runs.addresses)
         copy(*arrays, count=count, stream=handle, ordered=ordered)
+        return not few
 
     def record(self, stream: Stream, mark: Mark | None) -> Mark:
         """Record the same event again."""
@@ -128,12 +126,12 @@ class CudaStaging(StagingBackend):
 
     def passed(self, mark: Mark) -> bool:
         """Ask the driver."""
-        with self._quick.current():
+        with self._quick.session:
             return self._quick.event_passed(mark)
 
     def close(self) -> None:
         """Give everything back."""
-        with self._quick.current():
+        with self._quick.session:
             while self._events:
                 self._quick.destroy_event(self._events.pop())
         self._tensors.clear()

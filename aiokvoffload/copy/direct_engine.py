@@ -7,10 +7,11 @@ Knows descriptors; the kernel is the backend's.
 from collections.abc import Iterator
 
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engine import Copies, CopyEngine, Lane, PartialCopyError
-from aiokvoffload.copy.selection import GroupPart, Selection
+from aiokvoffload.copy.engine import Copies, CopyEngine, Lane, PartialCopyError, Step
+from aiokvoffload.copy.selection import Selection
 from aiokvoffload.copy.slot_runs import block_ptrs
-from aiokvoffload.copy.staging import MAX_SEGMENT_BLOCKS, Staging
+from aiokvoffload.copy.staging import Staging
+from aiokvoffload.copy.tiles import Descriptors
 from aiokvoffload.errors import InternalError, OffloadError
 
 DIRECT_PROGRAMS = 12
@@ -48,13 +49,10 @@ class DirectCopies(Copies):
         self._to_gpu = lane.direction is Direction.LOAD
         self.first_stream = lane.stream
         self._pieces = [
-            (part, start, min(start + MAX_SEGMENT_BLOCKS, part.blocks.stop - part.blocks.start))
+            (part, start, min(start + self._staging.max_pairs, part.blocks.stop - part.blocks.start))
             for part in selection.parts
-            for start in range(0, part.blocks.stop - part.blocks.start, MAX_SEGMENT_BLOCKS)
+            for start in range(0, part.blocks.stop - part.blocks.start, self._staging.max_pairs)
         ]
-
-    def __len__(self) -> int:
-        return len(self._pieces)
 
     def whole_chunks_before(self, run: int) -> int:
         """Chunks of which no block lies in launch `run` or behind."""
@@ -63,34 +61,27 @@ class DirectCopies(Copies):
         part, start, _ = self._pieces[run]
         return part.chunks.start + (part.skipped_blocks + start) // part.route.blocks_per_chunk
 
-    def enqueue(self, *, ordered: bool) -> Iterator[bool]:
+    def enqueue(self, *, ordered: bool) -> Iterator[Step]:
         """One launch in each step; a kernel reads in stream order anyway."""
         for number, (part, start, stop) in enumerate(self._pieces):
-            while True:
-                try:
-                    enqueued = self._launch(part, start, stop)
-                except (OSError, OffloadError) as error:
-                    raise PartialCopyError(str(error), number) from error
-                yield enqueued
-                if enqueued:
-                    break
+            while (pairs := self._staging.descriptors.take(stop - start)) is None:
+                yield Step.WAITS
+            offset = part.blocks.start
+            pairs[:, 0] = self._selection.block_ids[offset + start : offset + stop]
+            pairs[:, 1] = block_ptrs(self._selection, part)[start:stop]
+            try:
+                self._launch(part.route.group_idx, pairs)
+            except (OSError, OffloadError) as error:
+                raise PartialCopyError(str(error), number) from error
+            yield Step.DONE
 
-    def _launch(self, part: GroupPart, start: int, stop: int) -> bool:
-        staging, backend = self._staging, self._staging.backend
-        pairs = staging.descriptors.take(stop - start)
-        if pairs is None:
-            return False
-        offset = part.blocks.start
-        pairs[:, 0] = self._selection.block_ids[offset + start : offset + stop]
-        pairs[:, 1] = block_ptrs(self._selection, part)[start:stop]
-        group_idx, stream = part.route.group_idx, self.first_stream
-        count = (stop - start) * len(backend.tables[group_idx])
+    def _launch(self, group_idx: int, pairs: Descriptors) -> None:
+        backend, ring, stream = self._staging.backend, self._staging.descriptors, self.first_stream
+        count = len(pairs) * len(backend.tables[group_idx])
         with backend.session():
             try:
-                # The kernel reads its descriptors where they are: it waits for the bus in any case.
-                backend.move_tiles(
-                    group_idx, pairs.ctypes.data, 0, count, to_gpu=self._to_gpu, stream=stream, programs=self._programs
-                )
+                blocks_ptr = ring.upload(pairs, stream)
+                to_gpu, programs = self._to_gpu, self._programs
+                backend.move_tiles(group_idx, blocks_ptr, 0, count, to_gpu=to_gpu, stream=stream, programs=programs)
             finally:
-                staging.descriptors.uploaded(stream, len(pairs))
-        return True
+                ring.give_back(stream)

@@ -4,6 +4,7 @@ Knows who owns what until when; knows no way of copying. A job is planned first,
 enqueued step by step, so that whoever enqueues several jobs can give way between two steps.
 """
 
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +16,18 @@ from aiokvoffload.copy.selection import Selection
 from aiokvoffload.copy.staging import Staging
 from aiokvoffload.errors import OffloadError
 
-RUNS_PER_STEP = 1024
-"""Most runs enqueued between two chances to give way: half a millisecond of the driver's time, or less."""
+RUNS_PER_STEP = 128
+"""Most runs enqueued in one step: the device begins when the driver's call returns, a tenth of a millisecond."""
+
+
+class Step(enum.Enum):
+    """What one step of enqueueing came to."""
+
+    DONE = "done"
+    GAVE_WAY = "gave way"
+    """Done, and the GIL was given up for most of it."""
+    WAITS = "waits"
+    """Nothing could be done yet: the device has to get on first."""
 
 
 class PartialCopyError(OffloadError):
@@ -54,12 +65,8 @@ class Copies(ABC):
     sources_stream: Stream | None = None
 
     @abstractmethod
-    def __len__(self) -> int:
-        """Runs, or whatever a `PartialCopyError` counts."""
-
-    @abstractmethod
-    def enqueue(self, *, ordered: bool) -> Iterator[bool]:
-        """Enqueue everything, step by step; after a step that had to wait for the device yields False, else True.
+    def enqueue(self, *, ordered: bool) -> Iterator[Step]:
+        """Enqueue everything, step by step.
 
         Args:
             ordered: whether the sources are still being written by work that the first stream waits for, so that they
@@ -71,7 +78,7 @@ class Copies(ABC):
 
     @abstractmethod
     def whole_chunks_before(self, run: int) -> int:
-        """How many leading chunks lie wholly in the runs before `run`."""
+        """How many leading chunks lie wholly in the runs, or whatever the error counts, before `run`."""
 
 
 class CopyEngine(ABC):
@@ -116,10 +123,7 @@ class RunCopies(Copies):
         self.first_stream = stream
         self._engine, self._plan = engine, plan
 
-    def __len__(self) -> int:
-        return len(self._plan)
-
-    def enqueue(self, *, ordered: bool) -> Iterator[bool]:
+    def enqueue(self, *, ordered: bool) -> Iterator[Step]:
         """Some runs in each step."""
         for start in range(0, len(self._plan), RUNS_PER_STEP):
             try:
@@ -127,7 +131,7 @@ class RunCopies(Copies):
                 self._engine.copy(piece, self.first_stream, ordered=ordered)
             except PartialCopyError as error:
                 raise PartialCopyError(str(error), start + error.runs_enqueued) from error
-            yield True
+            yield Step.GAVE_WAY
 
     def whole_chunks_before(self, run: int) -> int:
         """From the plan."""

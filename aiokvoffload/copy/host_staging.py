@@ -3,16 +3,16 @@
 It exists so that what may be used again, and when, is tested on any machine.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import cast
 
 import numpy as np
 
-from aiokvoffload.base import Event, Ids, Stream
+from aiokvoffload.base import Event, Stream
 from aiokvoffload.copy.host_copy import copy_fragments
-from aiokvoffload.copy.staging import Mark, StagingBackend
+from aiokvoffload.copy.staging import Mark, Runs, StagingBackend
 from aiokvoffload.copy.tiles import Descriptors, TileTable
 from aiokvoffload.device.base import Device
 
@@ -26,13 +26,8 @@ class HostStaging(StagingBackend):
     """
 
     def __init__(self, device: Device, tables: Sequence[TileTable]) -> None:
-        self._device, self._tables = device, tuple(tables)
+        self._device, self.tables = device, tuple(tables)
         self._memory: list[Descriptors] = []
-
-    @property
-    def tables(self) -> tuple[TileTable, ...]:
-        """One for each group."""
-        return self._tables
 
     def allocate(self, size_bytes: int) -> int:
         """CPU memory."""
@@ -44,10 +39,9 @@ class HostStaging(StagingBackend):
         self._memory.append(memory)
         return memory
 
-    @contextmanager
-    def session(self) -> Iterator[None]:
+    def session(self) -> AbstractContextManager[None]:
         """Nothing to do."""
-        yield
+        return nullcontext()
 
     def upload(self, dst_ptr: int, src_ptr: int, size_bytes: int, stream: Stream) -> None:
         """Enqueue one copy."""
@@ -66,12 +60,14 @@ class HostStaging(StagingBackend):
         programs: int | None = None,
     ) -> None:
         """What the kernel does, in numpy."""
-        table = self._tables[group_idx]
+        table = self.tables[group_idx]
         self._device.enqueue(stream, partial(_move_tiles, table, blocks_ptr, first_tile, count, to_gpu))
 
-    def transfer(self, dst_ptrs: Ids, src_ptrs: Ids, sizes: Ids, stream: Stream, *, ordered: bool) -> None:
-        """Enqueue all runs as one piece of work."""
-        self._device.enqueue(stream, partial(copy_fragments, dst_ptrs, src_ptrs, sizes))
+    def transfer(self, runs: Runs, start: int, stop: int, stream: Stream, *, ordered: bool) -> bool:
+        """Enqueue the runs as one piece of work."""
+        arrays = (array[start:stop] for array in (runs.dst_ptrs, runs.src_ptrs, runs.sizes))
+        self._device.enqueue(stream, partial(copy_fragments, *arrays))
+        return False
 
     def record(self, stream: Stream, mark: Mark | None) -> Mark:
         """A new event: those of the host are recorded once."""

@@ -6,8 +6,7 @@ for each other on the device, and whoever finds no room for descriptors tries ag
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,40 @@ from aiokvoffload.copy.tiles import Descriptors, TileTable
 Mark = Any
 """A place in a stream that can be recorded anew, a backend's own kind of event."""
 
-MAX_SEGMENT_BLOCKS = 2048
-BLOCK_DESCRIPTOR_BYTES = 16
-SEGMENT_DESCRIPTOR_BYTES = MAX_SEGMENT_BLOCKS * BLOCK_DESCRIPTOR_BYTES
+MAX_PAIRS = 4096
+"""Most descriptors, one for each block of a segment, that are uploaded at once."""
+PAIR_BYTES = 16
 DESCRIPTOR_BYTES = 1 << 20
-"""Pinned memory for descriptors under way, for each lane: some thousand blocks, in dozens of segments at least."""
+"""Room for descriptors under way, in pinned memory and in the staging memory of each lane."""
+ALIGNMENT_BYTES = 1 << 12
+
+
+class Runs:
+    """Copies between the ring and slots. The arrays must live until the copies have ended.
+
+    Attributes:
+        dst_ptrs: int64 addresses to write.
+        src_ptrs: int64 addresses to read.
+        sizes: bytes of each run.
+        addresses: of the three arrays.
+    """
+
+    __slots__ = ("addresses", "dst_ptrs", "sizes", "src_ptrs")
+
+    def __init__(self, dst_ptrs: Ids, src_ptrs: Ids, sizes: Ids) -> None:
+        self.dst_ptrs, self.src_ptrs, self.sizes = dst_ptrs, src_ptrs, sizes
+        # Asked for once: numpy makes an object for each question.
+        self.addresses: tuple[int, int, int] = (dst_ptrs.ctypes.data, src_ptrs.ctypes.data, sizes.ctypes.data)
 
 
 class StagingBackend(ABC):
-    """What staging asks of a device. Everything but the allocation only enqueues, and takes microseconds."""
+    """What staging asks of a device. Everything but the allocation only enqueues, and takes microseconds.
+
+    Attributes:
+        tables: one for each group.
+    """
+
+    tables: tuple[TileTable, ...]
 
     @abstractmethod
     def allocate(self, size_bytes: int) -> int:
@@ -45,8 +69,7 @@ class StagingBackend(ABC):
         """
 
     @abstractmethod
-    @contextmanager
-    def session(self) -> Iterator[None]:
+    def session(self) -> AbstractContextManager[None]:
         """Inside it, this thread may enqueue."""
 
     @abstractmethod
@@ -65,11 +88,11 @@ class StagingBackend(ABC):
         stream: Stream,
         programs: int | None = None,
     ) -> None:
-        """Run the kernel on descriptors at `blocks_ptr` (see `TileTable.describe_blocks`), on at most `programs`."""
+        """Run the kernel on descriptors at `blocks_ptr` (see `kernels.move_tiles`), on at most `programs`."""
 
     @abstractmethod
-    def transfer(self, dst_ptrs: Ids, src_ptrs: Ids, sizes: Ids, stream: Stream, *, ordered: bool) -> None:
-        """Copy runs between memory of `allocate` and slots. The arrays must live until the copies have ended."""
+    def transfer(self, runs: Runs, start: int, stop: int, stream: Stream, *, ordered: bool) -> bool:
+        """Copy runs `start` to `stop`; returns whether that gave up the GIL for long."""
 
     @abstractmethod
     def record(self, stream: Stream, mark: Mark | None) -> Mark:
@@ -87,67 +110,65 @@ class StagingBackend(ABC):
     def close(self) -> None:
         """Give all memory and marks back; all work must have ended."""
 
-    @property
-    @abstractmethod
-    def tables(self) -> tuple[TileTable, ...]:
-        """One for each group."""
-
 
 class Segment:
-    """A part of the ring, with room for the descriptors of what is in it.
+    """A part of the ring.
 
     Attributes:
         address: of its memory.
-        descriptors_ptr: of that room.
         filled: recorded when the first stage has filled it.
         emptied: recorded when the second stage has read it.
     """
 
-    __slots__ = ("address", "descriptors_ptr", "emptied", "filled")
+    __slots__ = ("address", "emptied", "filled")
 
-    def __init__(self, address: int, descriptors_ptr: int) -> None:
-        self.address, self.descriptors_ptr = address, descriptors_ptr
+    def __init__(self, address: int) -> None:
+        self.address = address
         self.filled: Mark | None = None
         self.emptied: Mark | None = None
 
 
 class DescriptorRing:
-    """Host memory that descriptors are written to and uploaded from, used again when the upload has ended (fault 5).
+    """Room that descriptors are written to, uploaded from and read from, used again after their last reader (fault 5).
 
     Args:
-        backend: knows when.
-        memory: int64, in which pairs of numbers are kept.
+        backend: knows when that is.
+        memory: int64 on the host, in which pairs of numbers are kept.
+        gpu_ptr: address of as much GPU memory.
     """
 
-    def __init__(self, backend: StagingBackend, memory: Descriptors) -> None:
-        self._backend = backend
+    def __init__(self, backend: StagingBackend, memory: Descriptors, gpu_ptr: int) -> None:
+        self._backend, self._gpu_ptr = backend, gpu_ptr
         self._pairs = memory.reshape(-1, 2)
-        self._position = 0
-        self._in_use: deque[tuple[int, Mark]] = deque()  # pairs of each upload, those skipped at the end included
-        self._used = 0
+        self._position = self._taken = self._used = 0
+        self._in_use: deque[tuple[int, Mark]] = deque()  # pairs taken, those skipped at the end included
         self._spare_marks: list[Mark] = []
 
     def take(self, count: int) -> Descriptors | None:
-        """Room for `count` pairs, or `None` while there is not so much; the next call must be `uploaded`."""
+        """Room for `count` pairs, or `None` while there is not so much; then comes `upload`, then `give_back`."""
         fits = self._position + count <= len(self._pairs)
-        skipped = 0 if fits else len(self._pairs) - self._position
-        while self._used + skipped + count > len(self._pairs):
+        taken = count if fits else count + len(self._pairs) - self._position
+        while self._used + taken > len(self._pairs):
             if not self._in_use or not self._backend.passed(self._in_use[0][1]):
                 return None
             pairs, mark = self._in_use.popleft()
             self._used -= pairs
             self._spare_marks.append(mark)
-        if not fits:
-            self._position = 0
-        self._used += skipped + count
-        self._taken = skipped + count
-        return self._pairs[self._position : self._position + count]
+        start = self._position if fits else 0
+        self._position, self._taken = start + count, taken
+        self._used += taken
+        return self._pairs[start : start + count]
 
-    def uploaded(self, stream: Stream, count: int) -> None:
-        """What was taken last has been given to `stream`, which reads it."""
+    def upload(self, pairs: Descriptors, stream: Stream) -> int:
+        """Enqueue the copy of what was taken last; returns its address in GPU memory."""
+        gpu_ptr = self._gpu_ptr + (self._position - len(pairs)) * PAIR_BYTES
+        self._backend.upload(gpu_ptr, pairs.ctypes.data, pairs.nbytes, stream)
+        return gpu_ptr
+
+    def give_back(self, stream: Stream) -> None:
+        """What was taken last has its last reader in `stream`."""
         mark = self._backend.record(stream, self._spare_marks.pop() if self._spare_marks else None)
         self._in_use.append((self._taken, mark))
-        self._position += count
 
     def __repr__(self) -> str:
         return f"DescriptorRing({self._used} of {len(self._pairs)} pairs in use, {len(self._in_use)} uploads)"
@@ -174,32 +195,26 @@ class Staging:
 
     def __init__(self, backend: StagingBackend, stream: Stream, *, size_bytes: int, num_segments: int) -> None:
         self.backend, self.stream = backend, stream
-        part_bytes = size_bytes // num_segments // SEGMENT_DESCRIPTOR_BYTES * SEGMENT_DESCRIPTOR_BYTES
-        self.segment_bytes = part_bytes - SEGMENT_DESCRIPTOR_BYTES
-        self.size_bytes = part_bytes * num_segments
+        descriptor_bytes = min(DESCRIPTOR_BYTES, size_bytes // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES)
+        self.segment_bytes = (size_bytes - descriptor_bytes) // num_segments // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        self.size_bytes = descriptor_bytes + self.segment_bytes * num_segments
+        self.max_pairs = min(MAX_PAIRS, descriptor_bytes // PAIR_BYTES // 4)
         address = backend.allocate(self.size_bytes)
-        parts = range(address, address + self.size_bytes, part_bytes)
-        self._segments = tuple(Segment(part + SEGMENT_DESCRIPTOR_BYTES, part) for part in parts)
+        self.descriptors = DescriptorRing(backend, backend.allocate_host(descriptor_bytes), address)
+        first = address + descriptor_bytes
+        self._segments = tuple(Segment(first + index * self.segment_bytes) for index in range(num_segments))
+        self._addresses = np.array([segment.address for segment in self._segments], dtype=np.int64)
         self._next = 0
-        self.descriptors = DescriptorRing(backend, backend.allocate_host(DESCRIPTOR_BYTES))
-        self._steps = np.arange(MAX_SEGMENT_BLOCKS, dtype=np.int64)
 
     def upcoming(self, count: int) -> Ids:
         """Addresses of the next `count` segments to be taken."""
-        addresses = np.array([segment.address for segment in self._segments], dtype=np.int64)
-        return addresses[(self._next + np.arange(count)) % len(addresses)]
+        return self._addresses[(self._next + np.arange(count)) % len(self._addresses)]
 
     def take(self) -> Segment:
         """The next segment. Its `emptied` must be waited for before it is filled."""
         segment = self._segments[self._next]
         self._next = (self._next + 1) % len(self._segments)
         return segment
-
-    def describe(self, pairs: Descriptors, block_ids: Ids, start: int, block_bytes: int) -> None:
-        """Write descriptors of blocks that lie one behind the other from address `start` on."""
-        pairs[:, 0] = block_ids
-        np.multiply(self._steps[: len(pairs)], block_bytes, out=pairs[:, 1])
-        pairs[:, 1] += start
 
     def close(self) -> None:
         """Give everything back; all work must have ended."""

@@ -7,6 +7,7 @@ blocks, and where their bytes lie outside: its descriptors grow with its blocks 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ ELEMENTS_AT_ONCE = 2048
 LARGEST_ALIGNMENT = 16
 """The widest load of a thread."""
 
-FIRST_RANGE_PART = 4
+SHORT_PART = 4
 
 Descriptors = npt.NDArray[np.int64]
 
@@ -69,40 +70,38 @@ class TileTable:
         block, rest = divmod(tile, len(self))
         return block * self.block_bytes + int(self.offsets[rest])
 
-    def cut(self, num_blocks: int, blocks_per_chunk: int, *, max_bytes: int, max_blocks: int) -> Iterator[TileRange]:
+    def cut(
+        self, num_blocks: int, blocks_per_chunk: int, *, max_bytes: int, max_blocks: int, small_first: bool
+    ) -> list[TileRange]:
         """Cut the tiles of `num_blocks` blocks into ranges, of whole chunks or at least whole blocks where one fits.
-
-        The first range is smaller: nothing is under way while it is filled.
 
         Args:
             num_blocks: how many there are.
             blocks_per_chunk: where runs of slots may end.
             max_bytes: of one range; at least a tile.
             max_blocks: of one range.
+            small_first: whether the first range is the short one, or the last: nothing else is under way while the
+                kernel works on it.
         """
-        tiles = len(self)
         whole = min(max_bytes // self.block_bytes, max_blocks)
-        if whole:
-            start, stop = 0, _whole_chunks(-(-whole // FIRST_RANGE_PART), blocks_per_chunk)
-            while start < num_blocks:
-                yield TileRange(start * tiles, min(stop, num_blocks) * tiles)
-                start, stop = stop, stop + _whole_chunks(whole, blocks_per_chunk)
-            return
-        cuts = self._cut_block(max_bytes)
-        for block in range(num_blocks):
-            for start, stop in zip(cuts, cuts[1:], strict=False):
-                yield TileRange(block * tiles + start, block * tiles + stop)
+        if not whole:
+            cuts = [block * len(self) + cut for block in range(num_blocks) for cut in self._cut_block(max_bytes)]
+            return [TileRange(*ends) for ends in pairwise([*cuts, num_blocks * len(self)])]
+        short = min(num_blocks, _whole_chunks(-(-whole // SHORT_PART), blocks_per_chunk))
+        sizes = [short, *_portions(num_blocks - short, _whole_chunks(whole, blocks_per_chunk))]
+        stops = accumulate(sizes if small_first else reversed(sizes), initial=0)
+        return [TileRange(start * len(self), stop * len(self)) for start, stop in pairwise(stops)]
 
-    def _cut_block(self, max_bytes: int) -> list[int]:
-        cuts = [0]
-        while cuts[-1] < len(self):
-            reach = int(self.offsets[cuts[-1]]) + max_bytes
-            cuts.append(int(np.searchsorted(self.offsets, reach, side="right")) - 1)
-        return cuts
+    def _cut_block(self, max_bytes: int) -> Iterator[int]:
+        """The tiles of one block with which a range begins."""
+        cut = 0
+        while cut < len(self):
+            yield cut
+            cut = int(np.searchsorted(self.offsets, int(self.offsets[cut]) + max_bytes, side="right")) - 1
 
-    def describe_blocks(self, block_ids: Ids, outside_ptrs: Ids) -> Descriptors:
-        """What the kernel reads of each block: its id, and where its bytes lie outside; shape (blocks, 2)."""
-        return np.stack((block_ids, outside_ptrs), axis=1)
+
+def _portions(total: int, size: int) -> list[int]:
+    return [min(size, total - start) for start in range(0, total, size)]
 
 
 def _whole_chunks(num_blocks: int, blocks_per_chunk: int) -> int:

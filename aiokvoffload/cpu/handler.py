@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from aiokvoffload.base import Stream, TransferResult
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engine import CopyEngine, Lane, PartialCopyError
+from aiokvoffload.copy.engine import CopyEngine, Lane, PartialCopyError, Step
 from aiokvoffload.cpu.jobs import Job
 from aiokvoffload.cpu.worker_statistics import DirectionStatistics
 from aiokvoffload.device.base import Device
@@ -65,10 +65,10 @@ class SingleDirectionOffloadingHandler:
         """A job has been accepted."""
         self._begun += 1
 
-    def enqueue(self, job: Job) -> Iterator[bool]:
+    def enqueue(self, job: Job) -> Iterator[Step]:
         """Put `job` onto the stream and mark its end there, whatever happens; of a job that has failed, only the end.
 
-        Yields after each step; False where the step waits for the device.
+        Yields after each step.
 
         A failure is noted in the job: it ends with the part that was enqueued, not before (I2). Without an end even
         that cannot be known, and the device is broken. An interrupt is noted too, and raised again.
@@ -94,7 +94,7 @@ class SingleDirectionOffloadingHandler:
         job.waits_for = ()
         job.enqueued = True
 
-    def _enqueue_copies(self, job: Job) -> Iterator[bool]:
+    def _enqueue_copies(self, job: Job) -> Iterator[Step]:
         copies = job.copies = self._engine.plan(job.selection, self._lane)
         self._device.wait(copies.first_stream, job.after)
         for earlier in job.waits_for:

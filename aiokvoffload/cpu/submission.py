@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
+from aiokvoffload.copy.engine import Step
 from aiokvoffload.errors import BrokenError
 
 logger = logging.getLogger(__name__)
@@ -36,8 +37,8 @@ class Work(Protocol):
         """Whether it may begin."""
         ...
 
-    def run(self) -> Iterator[bool]:
-        """Do it; yields after each step whether that did something."""
+    def run(self) -> Iterator[Step]:
+        """Do it; yields after each step what it came to."""
         ...
 
 
@@ -50,9 +51,9 @@ class _Barrier:
     def ready(self) -> bool:
         return True
 
-    def run(self) -> Iterator[bool]:
+    def run(self) -> Iterator[Step]:
         self.passed.set()
-        yield True
+        yield Step.DONE
 
 
 class _Lane:
@@ -60,27 +61,27 @@ class _Lane:
 
     def __init__(self) -> None:
         self.waiting: deque[Work] = deque()
-        self._steps: Iterator[bool] | None = None
+        self._steps: Iterator[Step] | None = None
 
     @property
     def busy(self) -> bool:
         return self._steps is not None or bool(self.waiting)
 
-    def step(self) -> bool:
-        """Do one step; returns whether anything came of it."""
+    def step(self) -> Step:
+        """Do one step, if one can be done."""
         try:
             if self._steps is None:
                 if not self.waiting or not self.waiting[0].ready():
-                    return False
+                    return Step.WAITS
                 self._steps = self.waiting.popleft().run()
             return next(self._steps)
         except StopIteration:
             self._steps = None
-            return True
+            return Step.DONE
         except BaseException:  # SystemExit too: whoever waits for later work would hang (fault 27)
             logger.exception("work on the submission thread failed")
             self._steps = None
-            return True
+            return Step.DONE
 
 
 class SubmissionThread:
@@ -130,16 +131,17 @@ class SubmissionThread:
             self._thread.join(JOIN_S)
 
     def _run(self) -> None:
-        progress, paused_at_s = False, 0.0
+        step, paused_at_s = Step.WAITS, 0.0
         while not self._abandoned:
             busy = any(lane.busy for lane in self._lanes)
             if self._stopping and not busy:
                 return
-            if busy and progress and time.perf_counter() - paused_at_s > BUSY_S:
+            if step is Step.DONE and busy and time.perf_counter() - paused_at_s > BUSY_S:
                 time.sleep(PAUSE_S)
+            if step is not Step.DONE or time.perf_counter() - paused_at_s > BUSY_S:
                 paused_at_s = time.perf_counter()
-            self._accept(block=not busy, timeout_s=None if progress or not busy else RETRY_S)
-            progress = self._step()
+            self._accept(block=not busy, timeout_s=RETRY_S if busy and step is Step.WAITS else None)
+            step = self._step()
 
     def _accept(self, *, block: bool, timeout_s: float | None) -> None:
         """Take what has been put; wait for it if there is nothing else to do, or nothing that could be done now."""
@@ -156,9 +158,12 @@ class SubmissionThread:
         else:
             self._lanes[given[0]].waiting.append(given[1])
 
-    def _step(self) -> bool:
-        """One step of the first lane that can do one; whether there is one."""
-        return any(lane.busy and lane.step() for lane in self._lanes)
+    def _step(self) -> Step:
+        """One step of the first lane that can do one."""
+        for lane in self._lanes:
+            if lane.busy and (step := lane.step()) is not Step.WAITS:
+                return step
+        return Step.WAITS
 
     def __repr__(self) -> str:
         waiting = self._given.qsize() + sum(len(lane.waiting) for lane in self._lanes)

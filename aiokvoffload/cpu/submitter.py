@@ -8,6 +8,7 @@ from functools import partial
 from typing import cast
 
 from aiokvoffload.base import Event, Stream
+from aiokvoffload.copy.engine import Step
 from aiokvoffload.cpu.jobs import Job, Released
 from aiokvoffload.cpu.ledger import JobLedger
 from aiokvoffload.cpu.machinery import Machinery
@@ -52,7 +53,7 @@ class Submitter:
         """Whether what `job` waits for is on the device, so that it can be waited for there."""
         return self._ledger.broken is not None or all(earlier.enqueued for earlier in job.waits_for)
 
-    def enqueue(self, job: Job) -> Iterator[bool]:
+    def enqueue(self, job: Job) -> Iterator[Step]:
         """On the submission thread, step by step."""
         if self._ledger.broken is not None:
             return
@@ -113,5 +114,5 @@ class _Enqueueing:
     def ready(self) -> bool:
         return self._submitter.may_begin(self._job)
 
-    def run(self) -> Iterator[bool]:
+    def run(self) -> Iterator[Step]:
         return self._submitter.enqueue(self._job)
