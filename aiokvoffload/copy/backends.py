@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from aiokvoffload.copy.cuda_staging import CudaStaging, TableOnGpu
+from aiokvoffload.copy.cuda_staging import UPLOAD_SHAPE, CudaStaging, TableOnGpu
 from aiokvoffload.copy.host_staging import HostStaging
 from aiokvoffload.copy.layout import KVCacheLayout
 from aiokvoffload.copy.staging import StagingBackend
@@ -28,7 +28,7 @@ def make_backends(device: Device, layout: KVCacheLayout, *, programs: int) -> Ca
         return partial(HostStaging, device, tables)
     driver: CudaDriver | None = getattr(device, "driver", None)
     kernels: dict[KernelShape, TileKernel] = {}
-    for shape in {table.shape for table in tables}:
+    for shape in {UPLOAD_SHAPE, *(table.shape for table in tables)}:
         kernel = None if driver is None else compile_kernel(shape, device.torch_device)
         if kernel is None:
             return None
@@ -37,4 +37,4 @@ def make_backends(device: Device, layout: KVCacheLayout, *, programs: int) -> Ca
         TableOnGpu(table, torch.from_numpy(table.rows).to(device.torch_device), kernels[table.shape])
         for table in tables
     ]
-    return partial(CudaStaging, device, driver, on_gpu, programs=programs)
+    return partial(CudaStaging, device, driver, on_gpu, upload_kernel=kernels[UPLOAD_SHAPE], programs=programs)

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from aiokvoffload.base import Stream
 from aiokvoffload.copy.arena import HostArena
 from aiokvoffload.copy.driver_engines import stream_handle
-from aiokvoffload.copy.staging import Mark, Runs, StagingBackend
+from aiokvoffload.copy.staging import PAIR_BYTES, UPLOAD_BYTES, Mark, Runs, StagingBackend
 from aiokvoffload.copy.tile_kernel import TileKernel
-from aiokvoffload.copy.tiles import Descriptors, TileTable
+from aiokvoffload.copy.tiles import Descriptors, KernelShape, TileTable
 from aiokvoffload.cpu.common import PAGE_BYTES
 from aiokvoffload.device.base import Device
 from aiokvoffload.device.driver import CudaDriver
@@ -19,6 +20,8 @@ from aiokvoffload.device.quick_driver import QuickDriver
 from aiokvoffload.errors import ConfigError
 
 POINTER_BYTES = 8
+UPLOAD_SHAPE = KernelShape(UPLOAD_BYTES // 8, 1, 8, 16)
+"""One tile for each program: what counts here is the latency of the bus."""
 FEW_RUNS = 16
 """Copies that are enqueued in some ten microseconds; more of them give up the GIL."""
 
@@ -39,16 +42,27 @@ class CudaStaging(StagingBackend):
         device: whose memory it is.
         driver: for calls that may take longer.
         tables: one for each group.
+        upload_kernel: compiled for `UPLOAD_SHAPE`.
         programs: of the kernel, at most.
     """
 
-    def __init__(self, device: Device, driver: CudaDriver, tables: Sequence[TableOnGpu], *, programs: int) -> None:
+    def __init__(
+        self,
+        device: Device,
+        driver: CudaDriver,
+        tables: Sequence[TableOnGpu],
+        *,
+        upload_kernel: TileKernel,
+        programs: int,
+    ) -> None:
         self._device, self._driver, self._programs = device, driver, programs
         self._tables_on_gpu = tuple(tables)
         self.tables = tuple(each.table for each in tables)
         self._quick = QuickDriver(device.torch_device.index)
         self._tensors: list[torch.Tensor] = []
         self._arenas: list[HostArena] = []
+        self._upload_kernel = upload_kernel
+        self._upload_ptrs = (0, 0)
         self._events: list[int] = []
 
     def allocate(self, size_bytes: int) -> int:
@@ -60,19 +74,32 @@ class CudaStaging(StagingBackend):
         self._tensors.append(tensor)
         return tensor.data_ptr()
 
-    def allocate_host(self, size_bytes: int) -> Descriptors:
-        """Pinned memory; where it cannot be pinned, uploading blocks and is right all the same."""
+    def allocate_descriptors(self, size_bytes: int, gpu_ptr: int) -> Descriptors:
+        """Pinned memory, and a table that makes the kernel copy it: to the kernel, a tile of it lies in row 0."""
         arena = HostArena(-(-size_bytes // PAGE_BYTES), PAGE_BYTES, device=self._device)
         self._arenas.append(arena)
+        if not arena.pinned_bytes:
+            raise ConfigError(f"staging: {size_bytes} bytes for descriptors cannot be pinned: {arena.pin_error}")
+        offsets = np.arange(0, size_bytes, UPLOAD_BYTES)
+        rows = np.stack((arena.address + offsets, 0 * offsets, offsets, 0 * offsets + UPLOAD_BYTES), axis=1)
+        pair_and_rows = np.concatenate(([0, gpu_ptr], rows.ravel()))
+        tensor = torch.from_numpy(pair_and_rows).to(self._device.torch_device)
+        self._tensors.append(tensor)
+        self._upload_ptrs = tensor.data_ptr(), tensor.data_ptr() + PAIR_BYTES
         return arena.rows().reshape(-1).view("int64")
 
     def session(self) -> AbstractContextManager[None]:
         """Make the device's context current."""
         return self._quick.session
 
-    def upload(self, dst_ptr: int, src_ptr: int, size_bytes: int, stream: Stream) -> None:
-        """One small copy."""
-        self._quick.copy_here(dst_ptr, src_ptr, size_bytes, stream=stream_handle(stream))
+    def upload(self, offset_bytes: int, size_bytes: int, stream: Stream) -> None:
+        """Launch the kernel on pinned memory: a few microseconds of a few programs."""
+        first, count = offset_bytes // UPLOAD_BYTES, size_bytes // UPLOAD_BYTES
+        pair_ptr, table_ptr = self._upload_ptrs
+        programs = -(-count // UPLOAD_SHAPE.tiles_at_once)
+        numbers = (1 << 30, first, count, 0)
+        function, handle = self._upload_kernel.function, stream_handle(stream)
+        self._quick.launch(function, programs, handle, blocks=pair_ptr, table=table_ptr, numbers=numbers)
 
     def move_tiles(
         self,

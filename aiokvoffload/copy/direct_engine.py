@@ -80,7 +80,7 @@ class DirectCopies(Copies):
         count = len(pairs) * len(backend.tables[group_idx])
         with backend.session():
             try:
-                blocks_ptr = ring.upload(pairs, stream)
+                blocks_ptr = ring.upload(stream)
                 to_gpu, programs = self._to_gpu, self._programs
                 backend.move_tiles(group_idx, blocks_ptr, 0, count, to_gpu=to_gpu, stream=stream, programs=programs)
             finally:

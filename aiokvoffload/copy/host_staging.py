@@ -28,23 +28,30 @@ class HostStaging(StagingBackend):
     def __init__(self, device: Device, tables: Sequence[TileTable]) -> None:
         self._device, self.tables = device, tuple(tables)
         self._memory: list[Descriptors] = []
+        self._descriptor_ptrs = (0, 0)
 
     def allocate(self, size_bytes: int) -> int:
         """CPU memory."""
-        return self.allocate_host(size_bytes).ctypes.data
+        return self._allocate(size_bytes).ctypes.data
 
-    def allocate_host(self, size_bytes: int) -> Descriptors:
-        """CPU memory."""
+    def _allocate(self, size_bytes: int) -> Descriptors:
         memory = np.zeros(-(-size_bytes // 8), dtype=np.int64)
         self._memory.append(memory)
+        return memory
+
+    def allocate_descriptors(self, size_bytes: int, gpu_ptr: int) -> Descriptors:
+        """CPU memory."""
+        memory = self._allocate(size_bytes)
+        self._descriptor_ptrs = gpu_ptr, memory.ctypes.data
         return memory
 
     def session(self) -> AbstractContextManager[None]:
         """Nothing to do."""
         return nullcontext()
 
-    def upload(self, dst_ptr: int, src_ptr: int, size_bytes: int, stream: Stream) -> None:
+    def upload(self, offset_bytes: int, size_bytes: int, stream: Stream) -> None:
         """Enqueue one copy."""
+        dst_ptr, src_ptr = (ptr + offset_bytes for ptr in self._descriptor_ptrs)
         arrays = (np.array([number], dtype=np.int64) for number in (dst_ptr, src_ptr, size_bytes))
         self._device.enqueue(stream, partial(copy_fragments, *arrays))
 

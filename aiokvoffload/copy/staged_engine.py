@@ -94,7 +94,7 @@ class StagedCopies(Copies):
         try:
             part.describe(segments, pairs)
             with self._backend.session():
-                blocks_ptr = ring.upload(pairs, self.first_stream)
+                blocks_ptr = ring.upload(self._kernel_stream)
             for segment in segments:
                 with self._backend.session():
                     gave_way = self._enqueue_segment(part, segment, blocks_ptr, ordered=ordered)

@@ -20,6 +20,9 @@ Mark = Any
 MAX_PAIRS = 4096
 """Most descriptors, one for each block of a segment, that are uploaded at once."""
 PAIR_BYTES = 16
+UPLOAD_BYTES = 2048
+"""Descriptors are uploaded in multiples of this."""
+UPLOAD_PAIRS = UPLOAD_BYTES // PAIR_BYTES
 DESCRIPTOR_BYTES = 1 << 20
 """Room for descriptors under way, in pinned memory and in the staging memory of each lane."""
 ALIGNMENT_BYTES = 1 << 12
@@ -61,8 +64,8 @@ class StagingBackend(ABC):
         """
 
     @abstractmethod
-    def allocate_host(self, size_bytes: int) -> Descriptors:
-        """Pinned host memory, this object's until `close`, as int64.
+    def allocate_descriptors(self, size_bytes: int, gpu_ptr: int) -> Descriptors:
+        """Host memory that the GPU can read, as int64, whose place in GPU memory is at `gpu_ptr`; once.
 
         Raises:
             ConfigError: there is not so much.
@@ -73,8 +76,11 @@ class StagingBackend(ABC):
         """Inside it, this thread may enqueue."""
 
     @abstractmethod
-    def upload(self, dst_ptr: int, src_ptr: int, size_bytes: int, stream: Stream) -> None:
-        """Copy from host memory of `allocate_host` to memory of `allocate`."""
+    def upload(self, offset_bytes: int, size_bytes: int, stream: Stream) -> None:
+        """Copy descriptors to their place, both in multiples of `UPLOAD_BYTES`.
+
+        Not by DMA: that would queue behind every copy into the GPU that has been enqueued before, whatever the stream.
+        """
 
     @abstractmethod
     def move_tiles(
@@ -140,14 +146,15 @@ class DescriptorRing:
     def __init__(self, backend: StagingBackend, memory: Descriptors, gpu_ptr: int) -> None:
         self._backend, self._gpu_ptr = backend, gpu_ptr
         self._pairs = memory.reshape(-1, 2)
-        self._position = self._taken = self._used = 0
+        self._start = self._position = self._taken = self._used = 0
         self._in_use: deque[tuple[int, Mark]] = deque()  # pairs taken, those skipped at the end included
         self._spare_marks: list[Mark] = []
 
     def take(self, count: int) -> Descriptors | None:
         """Room for `count` pairs, or `None` while there is not so much; then comes `upload`, then `give_back`."""
-        fits = self._position + count <= len(self._pairs)
-        taken = count if fits else count + len(self._pairs) - self._position
+        room = -(-count // UPLOAD_PAIRS) * UPLOAD_PAIRS
+        fits = self._position + room <= len(self._pairs)
+        taken = room if fits else room + len(self._pairs) - self._position
         while self._used + taken > len(self._pairs):
             if not self._in_use or not self._backend.passed(self._in_use[0][1]):
                 return None
@@ -155,15 +162,14 @@ class DescriptorRing:
             self._used -= pairs
             self._spare_marks.append(mark)
         start = self._position if fits else 0
-        self._position, self._taken = start + count, taken
+        self._start, self._position, self._taken = start, start + room, taken
         self._used += taken
         return self._pairs[start : start + count]
 
-    def upload(self, pairs: Descriptors, stream: Stream) -> int:
+    def upload(self, stream: Stream) -> int:
         """Enqueue the copy of what was taken last; returns its address in GPU memory."""
-        gpu_ptr = self._gpu_ptr + (self._position - len(pairs)) * PAIR_BYTES
-        self._backend.upload(gpu_ptr, pairs.ctypes.data, pairs.nbytes, stream)
-        return gpu_ptr
+        self._backend.upload(self._start * PAIR_BYTES, (self._position - self._start) * PAIR_BYTES, stream)
+        return self._gpu_ptr + self._start * PAIR_BYTES
 
     def give_back(self, stream: Stream) -> None:
         """What was taken last has its last reader in `stream`."""
@@ -200,7 +206,7 @@ class Staging:
         self.size_bytes = descriptor_bytes + self.segment_bytes * num_segments
         self.max_pairs = min(MAX_PAIRS, descriptor_bytes // PAIR_BYTES // 4)
         address = backend.allocate(self.size_bytes)
-        self.descriptors = DescriptorRing(backend, backend.allocate_host(descriptor_bytes), address)
+        self.descriptors = DescriptorRing(backend, backend.allocate_descriptors(descriptor_bytes, address), address)
         first = address + descriptor_bytes
         self._segments = tuple(Segment(first + index * self.segment_bytes) for index in range(num_segments))
         self._addresses = np.array([segment.address for segment in self._segments], dtype=np.int64)
