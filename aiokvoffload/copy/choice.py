@@ -5,7 +5,7 @@ Knows every engine by name; knows nothing of how they work.
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -28,6 +28,9 @@ from aiokvoffload.device.driver import CudaDriver
 from aiokvoffload.errors import OffloadError
 
 logger = logging.getLogger(__name__)
+
+EngineMaker = Callable[[Device, KVCacheLayout, Sequence[HostArena]], CopyEngine]
+"""Makes the engine of one worker, for its tensors and its slots."""
 
 _known_costs: dict[str, CopyCosts] = {}
 _known_costs_lock = threading.Lock()

@@ -101,7 +101,13 @@ class CopyEngine(ABC):
 
 
 class RunEngine(CopyEngine):
-    """An engine without stages: copies runs, contiguous on both sides, in the lane's own stream."""
+    """An engine without stages: copies runs, contiguous on both sides, in the lane's own stream.
+
+    Attributes:
+        runs_per_step: most runs enqueued in one step.
+    """
+
+    runs_per_step = RUNS_PER_STEP
 
     def plan(self, selection: Selection, lane: Lane) -> Copies:
         """Turn the job into runs, adjacent fragments merged."""
@@ -125,9 +131,10 @@ class RunCopies(Copies):
 
     def enqueue(self, *, ordered: bool) -> Iterator[Step]:
         """Some runs in each step."""
-        for start in range(0, len(self._plan), RUNS_PER_STEP):
+        step = self._engine.runs_per_step
+        for start in range(0, len(self._plan), step):
             try:
-                piece = self._plan.part(start, start + RUNS_PER_STEP)
+                piece = self._plan.part(start, start + step)
                 self._engine.copy(piece, self.first_stream, ordered=ordered)
             except PartialCopyError as error:
                 raise PartialCopyError(str(error), start + error.runs_enqueued) from error

@@ -20,6 +20,7 @@ from aiokvoffload.base import (
 )
 from aiokvoffload.clock import Clock, SystemClock
 from aiokvoffload.config import CopyConfig, Mode
+from aiokvoffload.copy.choice import EngineMaker
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
@@ -53,7 +54,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         close_timeout_s: how long a close waits for copies before it abandons them, in seconds.
         clock: measures that time.
         owns_device: whether a close closes the device too.
-        engine: enqueues copies; by default what `copy` says.
+        engine: enqueues copies, or makes what does; by default what `copy` says.
         copy: how bytes are copied.
 
     Raises:
@@ -71,7 +72,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         close_timeout_s: float = 30.0,
         clock: Clock | None = None,
         owns_device: bool = False,
-        engine: CopyEngine | None = None,
+        engine: CopyEngine | EngineMaker | None = None,
         copy: CopyConfig | None = None,
     ) -> None:
         self._machinery = Machinery(

@@ -9,7 +9,7 @@ from aiokvoffload.base import CanonicalKVCaches
 from aiokvoffload.config import CopyConfig
 from aiokvoffload.copy.arena import keep_for_good, map_pools
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.choice import choose_engine
+from aiokvoffload.copy.choice import EngineMaker, choose_engine
 from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.copy.hazards import HazardTable
 from aiokvoffload.copy.layout import lay_out
@@ -50,7 +50,7 @@ class Machinery:
         blocks_per_chunk: of each group.
         device: where the tensors are.
         owns_device: whether `free` closes it.
-        engine: enqueues copies; by default what `copy` says.
+        engine: enqueues copies, or makes what does; by default what `copy` says.
         copy: how bytes are copied.
 
     Attributes:
@@ -72,7 +72,7 @@ class Machinery:
         blocks_per_chunk: Sequence[int],
         device: Device,
         owns_device: bool,
-        engine: CopyEngine | None,
+        engine: CopyEngine | EngineMaker | None,
         copy: CopyConfig | None = None,
     ) -> None:
         copy = copy or CopyConfig()
@@ -87,7 +87,8 @@ class Machinery:
                 undo.callback(arena.close)
             num_slots = sum(pool.num_slots for pool in pools)
             self._tensors = layout.tensors
-            self._engine = engine or choose_engine(device, layout, self._arenas, copy)
+            make_engine = engine or partial(choose_engine, config=copy)
+            self._engine = engine if isinstance(engine, CopyEngine) else make_engine(device, layout, self._arenas)
             routes = make_routes(layout, pools, self._arenas, blocks_per_chunk)
             self.selector = Selector(routes, layout.num_physical_blocks, num_slots)
             self.hazards = HazardTable(

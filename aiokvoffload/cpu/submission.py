@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 BUSY_S = 0.00003
 """After so long the thread gives the GIL away, at the next step's end."""
+MAX_BUSY_S = 0.0005
+BUSY_SHARE = 0.1
+"""Beside a thread that keeps the GIL, a pause lasts 5 ms. Then this part of it may be used, or the device would wait."""
 PAUSE_S = 0.00005
 """For so long. From a thread that never waits the interpreter takes the GIL only every 5 ms, and a loop that wants it
 would be blocked for so long (I10)."""
@@ -131,15 +134,19 @@ class SubmissionThread:
             self._thread.join(JOIN_S)
 
     def _run(self) -> None:
-        step, paused_at_s = Step.WAITS, 0.0
+        step, resumed_at_s, busy_s = Step.WAITS, 0.0, BUSY_S
         while not self._abandoned:
             busy = any(lane.busy for lane in self._lanes)
             if self._stopping and not busy:
                 return
-            if step is Step.DONE and busy and time.perf_counter() - paused_at_s > BUSY_S:
+            now_s = time.perf_counter()
+            if step is Step.DONE and busy and now_s - resumed_at_s > busy_s:
                 time.sleep(PAUSE_S)
-            if step is not Step.DONE or time.perf_counter() - paused_at_s > BUSY_S:
-                paused_at_s = time.perf_counter()
+                paused_s = time.perf_counter() - now_s
+                busy_s = min(MAX_BUSY_S, max(BUSY_S, paused_s * BUSY_SHARE))
+                resumed_at_s = now_s + paused_s
+            elif step is not Step.DONE:
+                resumed_at_s = now_s
             self._accept(block=not busy, timeout_s=RETRY_S if busy and step is Step.WAITS else None)
             step = self._step()
 

@@ -2,7 +2,9 @@
 
 import enum
 from dataclasses import dataclass
+from pathlib import Path
 
+from aiokvoffload.cli.trace import SAMPLE_TRACE
 from aiokvoffload.errors import ArgumentError
 
 ENGINES = ("auto", "staged", "batched", "direct", "torch", "one-call")
@@ -83,9 +85,11 @@ class CopyOptions:
         slot_bytes: sizes of slots.
         slots: orders of slots.
         job_bytes: of one job; at least one slot.
-        pool_bytes: of GPU memory and of CPU memory to choose from, of each for each direction at once twice.
+        jobs: submitted at once in each direction.
+        pool_bytes: of GPU memory, and as much of CPU memory; stores use one half of each and loads the other.
         ways: directions.
         engines: names out of `ENGINES`.
+        trace: what ages a pool.
         device: `auto`, `cuda` or `host`.
         repeat: measurements, of which the medians are taken.
         compute: whether to measure what copying does to a GEMM and a GEMV.
@@ -100,9 +104,11 @@ class CopyOptions:
     slot_bytes: tuple[int, ...] = (2 << 20,)
     slots: tuple[SlotOrder, ...] = (SlotOrder.SCATTERED,)
     job_bytes: int = 256 << 20
+    jobs: int = 4
     pool_bytes: int = 2 << 30
     ways: tuple[Ways, ...] = (Ways.D2H, Ways.H2D, Ways.BOTH)
     engines: tuple[str, ...] = ("auto",)
+    trace: Path = SAMPLE_TRACE
     device: str = "auto"
     repeat: int = 9
     compute: bool = False
@@ -110,7 +116,7 @@ class CopyOptions:
     staging_bytes: int = 128 << 20
 
     def __post_init__(self) -> None:
-        if min(self.job_bytes, self.pool_bytes, self.repeat, *self.fragment_bytes, *self.slot_bytes) < 1:
+        if min(self.job_bytes, self.jobs, self.pool_bytes, self.repeat, *self.fragment_bytes, *self.slot_bytes) < 1:
             raise ArgumentError(f"all numbers must be at least 1, got {self}")
         if unknown := set(self.engines) - set(ENGINES):
             raise ArgumentError(f"engines must be out of {', '.join(ENGINES)}, got {', '.join(sorted(unknown))}")
