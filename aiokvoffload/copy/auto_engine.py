@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from aiokvoffload.copy.calibration import Engines
 from aiokvoffload.copy.costs import CopyCosts
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engine import Copies, CopyEngine, Lane
@@ -17,7 +18,9 @@ from aiokvoffload.copy.staging import Staging
 
 STAGE_S = 40e-6
 """What the other stage of the first or last segment adds to a job, and the streams' waiting for each other."""
-DIRECT_GAIN = 1.1
+LAUNCH_S = 20e-6
+"""What it takes to give a kernel its descriptors."""
+DIRECT_GAIN = 1.03
 """How much faster the direct kernel must be: it slows the model down more than the others do."""
 
 
@@ -33,20 +36,21 @@ class AutoEngine(CopyEngine):
     """Chooses for each job.
 
     Args:
-        runs: copies fragment by fragment.
-        staged: gathers first.
-        direct: copies by a kernel alone.
+        engines: to choose from.
         costs: of this machine.
+
+    Attributes:
+        chosen: how many jobs each engine got, by its name.
     """
 
-    def __init__(self, runs: CopyEngine, staged: CopyEngine, direct: CopyEngine, costs: CopyCosts) -> None:
+    def __init__(self, engines: Engines, costs: CopyCosts) -> None:
         self.name = "auto"
-        self._runs, self._staged, self._direct, self.costs = runs, staged, direct, costs
+        self._engines, self._costs = engines, costs
         self.chosen: Counter[str] = Counter()
 
     def open_staging(self, direction: Direction, size_bytes: int) -> Staging | None:
         """The staged engine's."""
-        return self._staged.open_staging(direction, size_bytes)
+        return self._engines.staged.open_staging(direction, size_bytes)
 
     def plan(self, selection: Selection, lane: Lane) -> Copies:
         """By the engine that suits the job."""
@@ -56,13 +60,13 @@ class AutoEngine(CopyEngine):
 
     def choose(self, job: JobShape, direction: Direction) -> CopyEngine:
         """The engine with the least estimate."""
-        costs = self.costs.of(direction)
+        costs = self._costs.of(direction)
         dma_s = job.size_bytes / costs.bytes_per_s
         runs_s = dma_s + costs.runs_s(job.runs, job.size_bytes)
-        staged_s = dma_s + costs.runs_s(job.slot_runs, job.size_bytes) + STAGE_S
-        by_dma, by_dma_s = (self._runs, runs_s) if runs_s <= staged_s else (self._staged, staged_s)
-        if costs.kernel_bytes_per_s and job.size_bytes / costs.kernel_bytes_per_s * DIRECT_GAIN < by_dma_s:
-            return self._direct
+        staged_s = dma_s + job.slot_runs * costs.slot_run_s + STAGE_S
+        by_dma, by_dma_s = (self._engines.runs, runs_s) if runs_s <= staged_s else (self._engines.staged, staged_s)
+        if (job.size_bytes / costs.kernel_bytes_per_s + LAUNCH_S) * DIRECT_GAIN < by_dma_s:
+            return self._engines.direct
         return by_dma
 
 

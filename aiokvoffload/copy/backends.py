@@ -27,9 +27,11 @@ def make_backends(device: Device, layout: KVCacheLayout, *, programs: int) -> Ca
     if device.torch_device.type == "cpu":
         return partial(HostStaging, device, tables)
     driver: CudaDriver | None = getattr(device, "driver", None)
+    if driver is None:
+        return None
     kernels: dict[KernelShape, TileKernel] = {}
     for shape in {UPLOAD_SHAPE, *(table.shape for table in tables)}:
-        kernel = None if driver is None else compile_kernel(shape, device.torch_device)
+        kernel = compile_kernel(shape, device.torch_device)
         if kernel is None:
             return None
         kernels[shape] = kernel

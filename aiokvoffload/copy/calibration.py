@@ -1,9 +1,12 @@
-"""Measures what copies cost on this machine, on scratch memory, in some fifty milliseconds.
+"""Measures what copies cost on this machine, on scratch memory, in a fifth of a second.
 
 Knows how to time an engine; knows nothing of how any of them copies.
 """
 
+import contextlib
+from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,26 +16,38 @@ from aiokvoffload.copy.arena import HostArena
 from aiokvoffload.copy.backends import make_backends
 from aiokvoffload.copy.costs import SHORT_RUN_BYTES, CopyCosts, DirectionCosts
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engine import Copies, CopyEngine, Lane
+from aiokvoffload.copy.engine import CopyEngine, Lane
 from aiokvoffload.copy.layout import lay_out
 from aiokvoffload.copy.routes import make_routes
-from aiokvoffload.copy.selection import Selector
+from aiokvoffload.copy.selection import Selection, Selector
+from aiokvoffload.copy.staged_engine import NUM_SEGMENTS
 from aiokvoffload.copy.staging import DESCRIPTOR_BYTES, Staging
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.device.base import Device
+from aiokvoffload.errors import ConfigError
 
 SCRATCH_BYTES = 32 << 20
-SHORT_BYTES, LONG_BYTES = SHORT_RUN_BYTES // 4, SHORT_RUN_BYTES * 4
-WARM_UPS, REPEAT = 2, 5
+RING_BYTES = 8 << 20
+WARM_UPS, REPEAT = 1, 5
+MORE_JOBS = 2
+"""Behind a first one, whose beginning and end are not to be counted."""
+MIN_SECONDS = 1e-6
 
 
-def measure_costs(device: Device, runs: CopyEngine, direct: CopyEngine, *, name: str, programs: int) -> CopyCosts:
-    """Time copies of runs of three lengths, and by the direct kernel, in both directions.
+class Engines(NamedTuple):
+    """What there is to choose from: run by run, in stages, by a kernel alone."""
+
+    runs: CopyEngine
+    staged: CopyEngine
+    direct: CopyEngine
+
+
+def measure_costs(device: Device, engines: Engines, *, name: str, programs: int) -> CopyCosts:
+    """Time copies of runs of three lengths by each engine, in both directions.
 
     Args:
         device: whose copies they are.
-        runs: copies run by run.
-        direct: copies by a kernel.
+        engines: which.
         name: of the device, kept with the figures.
         programs: of the kernels.
 
@@ -40,25 +55,26 @@ def measure_costs(device: Device, runs: CopyEngine, direct: CopyEngine, *, name:
         ConfigError: the memory for it cannot be had.
         OffloadError: a copy failed.
     """
-    short, long = Scratch(device, SHORT_BYTES, programs=programs), Scratch(device, LONG_BYTES, programs=programs)
-    try:
-        by_direction = [_costs_of(direction, short, long, runs, direct) for direction in Direction]
-    finally:
-        short.close()
-        long.close()
-    return CopyCosts(device_name=name, store=by_direction[0], load=by_direction[1])
+    with contextlib.ExitStack() as closing:
+        scratches = []
+        for row_bytes in (SHORT_RUN_BYTES // 4, SHORT_RUN_BYTES, SHORT_RUN_BYTES * 4):
+            scratch = Scratch(device, row_bytes, programs=programs)
+            closing.callback(scratch.close)
+            scratches.append(scratch)
+        store, load = (_costs_of(direction, scratches, engines) for direction in Direction)
+    return CopyCosts(device_name=name, store=store, load=load)
 
 
-def _costs_of(
-    direction: Direction, short: "Scratch", long: "Scratch", runs: CopyEngine, direct: CopyEngine
-) -> DirectionCosts:
-    whole_s = long.seconds(runs, direction, adjacent=True)
-    per_run_s = [max(0.0, each.seconds(runs, direction) - whole_s) / each.num_rows for each in (short, long)]
+def _costs_of(direction: Direction, scratches: Sequence["Scratch"], engines: Engines) -> DirectionCosts:
+    short, middle, long = scratches
+    whole_s = long.seconds(engines.runs, direction, adjacent=True)
+    one_run_s = middle.seconds(engines.staged, direction, adjacent=True)
     return DirectionCosts(
         bytes_per_s=SCRATCH_BYTES / whole_s,
-        short_run_s=per_run_s[0],
-        long_run_s=per_run_s[1],
-        kernel_bytes_per_s=SCRATCH_BYTES / short.seconds(direct, direction),
+        short_run_s=max(0.0, short.seconds(engines.runs, direction) - whole_s) / short.num_rows,
+        long_run_s=max(0.0, long.seconds(engines.runs, direction) - whole_s) / long.num_rows,
+        slot_run_s=max(0.0, middle.seconds(engines.staged, direction) - one_run_s) / middle.num_rows,
+        kernel_bytes_per_s=SCRATCH_BYTES / short.seconds(engines.direct, direction),
     )
 
 
@@ -87,29 +103,35 @@ class Scratch:
         routes = make_routes(self._layout, [pool], [self._arena], [1])
         self._selector = Selector(routes, self.num_rows, self.num_rows)
         backend = make_backends(device, self._layout, programs=programs)
-        self._staging = None if backend is None else Staging(
-            backend(), device.create_stream(), size_bytes=2 * DESCRIPTOR_BYTES, num_segments=1
-        )
+        if backend is None:
+            raise ConfigError(f"there is no staging on {device!r}")
+        size_bytes = DESCRIPTOR_BYTES + RING_BYTES
+        self._staging = Staging(backend(), device.create_stream(), size_bytes=size_bytes, num_segments=NUM_SEGMENTS)
 
     def seconds(self, engine: CopyEngine, direction: Direction, *, adjacent: bool = False) -> float:
-        """Seconds on the device to copy all rows, in one run or with no two adjacent; the median of a few."""
+        """Seconds that copying all rows, in one run or with no two adjacent, adds to others; the median of a few."""
         rows = np.arange(self.num_rows)
-        blocks = rows if adjacent else rows[::-1]
-        selection = self._selector.select(direction, GPULoadStoreSpec(blocks), rows)
+        slots = rows if adjacent else rows[::-1]
+        selection = self._selector.select(direction, GPULoadStoreSpec(rows), slots)
         lane = Lane(direction, self._device.create_stream(), self._staging)
-        times_s = [self._time(engine.plan(selection, lane), lane) for _ in range(WARM_UPS + REPEAT)]
-        return median(times_s[WARM_UPS:])
+        times_s = [
+            self._time(engine, selection, lane, jobs=1 + MORE_JOBS) - self._time(engine, selection, lane, jobs=1)
+            for _ in range(WARM_UPS + REPEAT)
+        ]
+        return max(median(times_s[WARM_UPS:]) / MORE_JOBS, MIN_SECONDS)
 
-    def _time(self, copies: Copies, lane: Lane) -> float:
+    def _time(self, engine: CopyEngine, selection: Selection, lane: Lane, *, jobs: int) -> float:
         start = self._device.record(lane.stream)
-        for _ in copies.enqueue(ordered=True):
-            pass
+        plans = []  # to be kept until they have ended
+        for _ in range(jobs):
+            plans.append(engine.plan(selection, lane))
+            for _ in plans[-1].enqueue(ordered=True):
+                pass
         end = self._device.record(lane.stream)
         end.synchronize()
         return self._device.elapsed_s(start, end)
 
     def close(self) -> None:
         """Give the memory back."""
-        if self._staging is not None:
-            self._staging.close()
+        self._staging.close()
         self._arena.close()

@@ -14,7 +14,7 @@ from aiokvoffload.config import CopyConfig
 from aiokvoffload.copy.arena import HostArena
 from aiokvoffload.copy.auto_engine import AutoEngine
 from aiokvoffload.copy.backends import make_backends
-from aiokvoffload.copy.calibration import measure_costs
+from aiokvoffload.copy.calibration import Engines, measure_costs
 from aiokvoffload.copy.costs import CopyCosts, read_costs, write_costs
 from aiokvoffload.copy.direct_engine import DirectEngine
 from aiokvoffload.copy.driver_engines import DriverBatchEngine, DriverCopyEngine
@@ -57,7 +57,8 @@ def choose_engine(
     if config.engine != "auto":
         return staged if config.engine == "staged" else direct
     try:
-        return AutoEngine(runs, staged, direct, costs_of(device, runs, direct, config))
+        engines = Engines(runs, staged, direct)
+        return AutoEngine(engines, costs_of(device, engines, config))
     except OffloadError as error:
         logger.warning("no staged copies, calibrating failed: %s", error)
         return runs
@@ -72,7 +73,7 @@ def _run_engine(device: Device, layout: KVCacheLayout, arenas: Sequence[HostAren
     return TorchEngine(device, regions_of(layout, arenas))
 
 
-def costs_of(device: Device, runs: RunEngine, direct: CopyEngine, config: CopyConfig) -> CopyCosts:
+def costs_of(device: Device, engines: Engines, config: CopyConfig) -> CopyCosts:
     """What is known of this device in this process or in `config.calibration_file`, else measured and kept in both.
 
     Raises:
@@ -83,7 +84,7 @@ def costs_of(device: Device, runs: RunEngine, direct: CopyEngine, config: CopyCo
     with _known_costs_lock:
         costs = _known_costs.get(name) or (None if path is None else read_costs(path, name))
         if costs is None:
-            costs = measure_costs(device, runs, direct, name=name, programs=config.programs)
+            costs = measure_costs(device, engines, name=name, programs=config.programs)
             if path is not None:
                 write_costs(path, costs)
         _known_costs[name] = costs

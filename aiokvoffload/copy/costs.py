@@ -1,4 +1,4 @@
-"""What copies cost on this machine: measured in some fifty milliseconds, and kept.
+"""What copies cost on this machine: measured in a fifth of a second, and kept.
 
 Knows seconds and bytes; which engine they speak for is decided in `auto_engine`.
 """
@@ -12,6 +12,7 @@ from aiokvoffload.copy.direction import Direction
 
 logger = logging.getLogger(__name__)
 
+NAMES = ("store", "load")
 SHORT_RUN_BYTES = 64 << 10
 """Below this a run costs the driver more, above it no less the longer it is."""
 
@@ -24,12 +25,14 @@ class DirectionCosts:
         bytes_per_s: of one long copy by DMA.
         short_run_s: what a run below `SHORT_RUN_BYTES` takes beyond its bytes.
         long_run_s: what a longer one does.
-        kernel_bytes_per_s: of the direct kernel; 0 where there is none.
+        slot_run_s: what a run of `SHORT_RUN_BYTES` between the ring and slots takes beyond its bytes.
+        kernel_bytes_per_s: of the direct kernel.
     """
 
     bytes_per_s: float
     short_run_s: float
     long_run_s: float
+    slot_run_s: float
     kernel_bytes_per_s: float
 
     def runs_s(self, count: int, size_bytes: int) -> float:
@@ -74,6 +77,3 @@ def write_costs(path: Path, costs: CopyCosts) -> None:
         path.write_text(costs.to_json() + "\n", encoding="utf-8")
     except OSError as error:
         logger.warning("calibration_file %s cannot be written: %s", path, error)
-
-
-NAMES = ("store", "load")

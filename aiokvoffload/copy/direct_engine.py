@@ -59,7 +59,7 @@ class DirectCopies(Copies):
         if run >= len(self._pieces):
             return len(self._selection.chunk_ids)
         part, start, _ = self._pieces[run]
-        return part.chunks.start + (part.skipped_blocks + start) // part.route.blocks_per_chunk
+        return int(part.chunks.start) + (part.skipped_blocks + start) // part.route.blocks_per_chunk
 
     def enqueue(self, *, ordered: bool) -> Iterator[Step]:
         """One launch in each step; a kernel reads in stream order anyway."""

@@ -78,7 +78,7 @@ class SegmentedPart:
         """Leading chunks of the job of which no tile lies in this segment or behind."""
         block = self.ranges[segment].start // len(self.table)
         selected = self._selected
-        return selected.chunks.start + (selected.skipped_blocks + block) // selected.route.blocks_per_chunk
+        return int(selected.chunks.start) + (selected.skipped_blocks + block) // selected.route.blocks_per_chunk
 
 
 def cut_part(

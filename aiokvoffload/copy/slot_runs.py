@@ -75,4 +75,5 @@ def block_ptrs(selection: Selection, part: GroupPart) -> Ids:
     num_blocks = part.blocks.stop - part.blocks.start
     chunks, blocks = np.divmod(np.arange(part.skipped_blocks, part.skipped_blocks + num_blocks), route.blocks_per_chunk)
     chunk_ptrs = route.pool_ptr + selection.chunk_ids[part.chunks] * route.slot_bytes
-    return chunk_ptrs[chunks] + blocks * route.layout.block_bytes
+    ptrs: Ids = chunk_ptrs[chunks] + blocks * route.layout.block_bytes
+    return ptrs

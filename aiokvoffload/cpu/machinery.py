@@ -8,8 +8,8 @@ from functools import partial
 from aiokvoffload.base import CanonicalKVCaches
 from aiokvoffload.config import CopyConfig
 from aiokvoffload.copy.arena import keep_for_good, map_pools
-from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.choice import EngineMaker, choose_engine
+from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.copy.hazards import HazardTable
 from aiokvoffload.copy.layout import lay_out
@@ -87,8 +87,11 @@ class Machinery:
                 undo.callback(arena.close)
             num_slots = sum(pool.num_slots for pool in pools)
             self._tensors = layout.tensors
-            make_engine = engine or partial(choose_engine, config=copy)
-            self._engine = engine if isinstance(engine, CopyEngine) else make_engine(device, layout, self._arenas)
+            if isinstance(engine, CopyEngine):
+                self._engine = engine
+            else:
+                make_engine: EngineMaker = engine or partial(choose_engine, config=copy)
+                self._engine = make_engine(device, layout, self._arenas)
             routes = make_routes(layout, pools, self._arenas, blocks_per_chunk)
             self.selector = Selector(routes, layout.num_physical_blocks, num_slots)
             self.hazards = HazardTable(
@@ -160,7 +163,8 @@ class Machinery:
     def synchronize(self) -> None:
         """Block until every stream has ended what it was given, or cannot any more because the device has failed."""
         flushes = [partial(self.flush, [handler]) for handler in _THREADS]
-        for wait in (*flushes, *(handler.synchronize for handler in self.handlers)):
+        waits: list[Callable[[], None]] = [*flushes, *(handler.synchronize for handler in self.handlers)]
+        for wait in waits:
             try:
                 wait()
             except Exception as error:  # noqa: BLE001 - what has failed runs nothing, which is what is asked here

@@ -21,7 +21,7 @@ BUSY_S = 0.00003
 """After so long the thread gives the GIL away, at the next step's end."""
 MAX_BUSY_S = 0.0005
 BUSY_SHARE = 0.1
-"""Beside a thread that keeps the GIL, a pause lasts 5 ms. Then this part of it may be used, or the device would wait."""
+"""Beside a thread that keeps the GIL a pause lasts 5 ms; so much of it may be used then, or the device would wait."""
 PAUSE_S = 0.00005
 """For so long. From a thread that never waits the interpreter takes the GIL only every 5 ms, and a loop that wants it
 would be blocked for so long (I10)."""

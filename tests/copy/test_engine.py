@@ -8,8 +8,8 @@ import torch
 
 from aiokvoffload.base import GPULoadStoreSpec
 from aiokvoffload.copy.arena import HostArena
-from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.choice import choose_engine
+from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.driver_engines import DriverBatchEngine, DriverCopyEngine
 from aiokvoffload.copy.engine import PartialCopyError, RunEngine
 from aiokvoffload.copy.host_engine import HostEngine

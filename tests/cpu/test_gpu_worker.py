@@ -40,9 +40,7 @@ class TestStagedOnTheHostInSegments(OffloadingWorkerContract):
     """Blocks larger than a segment."""
 
     def make_rig(self) -> WorkerRig:
-        return make_worker_rig(
-            HostDevice(), page_bytes=70_001, copy=CopyConfig(engine="staged", staging_bytes=4 << 20)
-        )
+        return make_worker_rig(HostDevice(), page_bytes=70_001, copy=CopyConfig(engine="staged", staging_bytes=4 << 20))
 
 
 class TestDirectOnTheHost(OffloadingWorkerContract):

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from aiokvoffload.base import Event, GPULoadStoreSpec, Stream, Transfer
+from aiokvoffload.copy import engine as engine_module
 from aiokvoffload.copy.engine import RunEngine
 from aiokvoffload.copy.plan import CopyPlan
-from aiokvoffload.copy import engine as engine_module
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.errors import ArgumentError, BrokenError, TransferError
 from aiokvoffload.testing import ManualDevice

@@ -124,7 +124,15 @@ async def measure(options: CopyOptions, on_figures: Callable[[CopyFigures], None
                 for slots in options.slots:
                     await asyncio.to_thread(memory.order, slots)
                     for engine in options.engines:
-                        await _measure_engine(memory, options, shape, slots, engine, ceilings, on_figures)
+                        await _measure_engine(
+                            memory,
+                            options,
+                            shape=shape,
+                            slots=slots,
+                            engine=engine,
+                            ceilings=ceilings,
+                            on_figures=on_figures,
+                        )
     finally:
         await asyncio.to_thread(device.close)
 
@@ -141,6 +149,7 @@ async def _memory(device: Device, options: CopyOptions, shape: Shape) -> AsyncIt
 async def _measure_engine(
     memory: BenchMemory,
     options: CopyOptions,
+    *,
     shape: Shape,
     slots: SlotOrder,
     engine: str,
@@ -211,7 +220,7 @@ class Runner:
         await self.once(ways)
         probe, began_s = LoopProbe(PROBE_PERIOD_S), time.perf_counter()
         with probe:
-            samples = []
+            samples: list[Sample] = []
             while len(samples) < repeat and not (len(samples) > 1 and time.perf_counter() - began_s > PATIENCE_S):
                 samples.append(await self.once(ways))
         await asyncio.to_thread(probe.join)
@@ -219,7 +228,7 @@ class Runner:
 
     async def once(self, ways: Ways) -> Sample:
         """All jobs once."""
-        calls = self._prepare(ways)
+        calls = await asyncio.to_thread(self._prepare, ways)
         start = self.device.record(self._stream)
         transfers, submit_s = [], 0.0
         for call in calls:

@@ -104,7 +104,7 @@ class CopyOptions:
     slot_bytes: tuple[int, ...] = (2 << 20,)
     slots: tuple[SlotOrder, ...] = (SlotOrder.SCATTERED,)
     job_bytes: int = 256 << 20
-    jobs: int = 4
+    jobs: int = 8
     pool_bytes: int = 2 << 30
     ways: tuple[Ways, ...] = (Ways.D2H, Ways.H2D, Ways.BOTH)
     engines: tuple[str, ...] = ("auto",)

@@ -24,8 +24,8 @@ COLUMNS = (
     ("%", "right"),
     ("submit µs", "right"),
     ("loop blocked µs (p99, max)", "right"),
-    ("GEMM ×", "right"),
-    ("GEMV ×", "right"),
+    ("GEMM slowed", "right"),
+    ("GEMV slowed", "right"),
 )
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 

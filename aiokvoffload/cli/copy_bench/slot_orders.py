@@ -29,9 +29,7 @@ class SlotChooser:
         requests: the trace that ages the pool.
     """
 
-    def __init__(
-        self, order: SlotOrder, num_slots: int, job_slots: int, requests: Sequence[TraceRequest]
-    ) -> None:
+    def __init__(self, order: SlotOrder, num_slots: int, job_slots: int, requests: Sequence[TraceRequest]) -> None:
         self._order, self._half, self._job_slots = order, num_slots // 2, job_slots
         self._random = np.random.default_rng(0)
         self._aged = aged_slots(self._half, job_slots, requests) if order is SlotOrder.AGED else None
