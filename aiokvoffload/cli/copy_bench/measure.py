@@ -52,7 +52,6 @@ class CopyFigures:
         loop_blocked_us: how long callbacks of the loop had to wait meanwhile.
         gemm_slowdown: of a GEMM beside copies at full rate; `None` where not measured.
         gemv_slowdown: of a GEMV.
-        gemm_gigabytes_per_s: what the copies reached beside the GEMM.
     """
 
     engine: str
@@ -70,7 +69,6 @@ class CopyFigures:
     loop_blocked_us: Percentiles
     gemm_slowdown: float | None = None
     gemv_slowdown: float | None = None
-    gemm_gigabytes_per_s: float | None = None
 
 
 class Ceiling:
@@ -163,7 +161,7 @@ async def _measure_engine(
     runner = Runner(memory, options.job_bytes, jobs)
     for ways in options.ways:
         samples, blocked_us = await runner.sample(ways, options.repeat)
-        slowdowns = await _slowdowns(runner, ways) if options.compute and not slow else (None, None, None)
+        slowdowns = await _slowdowns(runner, ways) if options.compute and not slow else (None, None)
         rate = median(sample.gigabytes_per_s for sample in samples)
         on_figures(
             CopyFigures(
@@ -182,7 +180,6 @@ async def _measure_engine(
                 loop_blocked_us=blocked_us,
                 gemm_slowdown=slowdowns[0],
                 gemv_slowdown=slowdowns[1],
-                gemm_gigabytes_per_s=slowdowns[2],
             )
         )
 
@@ -208,7 +205,6 @@ class Runner:
         self._memory, self._job_bytes, self._jobs = memory, job_bytes, jobs
         self._stream: Stream = memory.device.create_stream()
         self.compute_stream: Stream = memory.device.create_stream()
-        self.moved_bytes = 0
 
     @property
     def device(self) -> Device:
@@ -245,7 +241,6 @@ class Runner:
                 raise TransferError(f"a benchmarked copy failed: {result.error}")
         await asyncio.to_thread(end.synchronize)
         moved_bytes = len(calls) * self._job_bytes
-        self.moved_bytes += moved_bytes
         return Sample(moved_bytes / self.device.elapsed_s(start, end) / 1e9, submit_s * 1e6)
 
     def _prepare(self, ways: Ways) -> list[Callable[[], Transfer]]:
@@ -265,9 +260,9 @@ class Runner:
             await self.once(ways)
 
 
-async def _slowdowns(runner: Runner, ways: Ways) -> tuple[float, float, float]:
-    """How much longer a GEMM and a GEMV take beside the copies, and what the copies reach beside the GEMM."""
-    factors, rates = [], []
+async def _slowdowns(runner: Runner, ways: Ways) -> tuple[float, float]:
+    """How much longer a GEMM and a GEMV take beside the copies."""
+    factors = []
     for product in products(runner.device):
         for _ in range(WARM_UPS):
             alone_s = await asyncio.to_thread(Timed(runner.device, runner.compute_stream, product.run).wait)
@@ -275,9 +270,7 @@ async def _slowdowns(runner: Runner, ways: Ways) -> tuple[float, float, float]:
         async with asyncio.TaskGroup() as group:
             group.create_task(runner.keep_copying(ways, stop))
             await asyncio.sleep(0.02)  # until the copies are well under way
-            moved_bytes, began_s = runner.moved_bytes, time.perf_counter()
             beside_s = await asyncio.to_thread(Timed(runner.device, runner.compute_stream, product.run).wait)
             stop.set()
-        rates.append((runner.moved_bytes - moved_bytes) / (time.perf_counter() - began_s) / 1e9)
         factors.append(beside_s / alone_s)
-    return factors[0], factors[1], rates[0]
+    return factors[0], factors[1]

@@ -93,8 +93,9 @@ def plot_copies(figures: Sequence[CopyFigures], path: Path) -> None:
     ways = list(dict.fromkeys(each.ways for each in figures))
     canvas, axes = pyplot.subplots(1, len(ways), figsize=(5 * len(ways), 4.5), squeeze=False, layout="constrained")
     for axis, way in zip(axes[0], ways, strict=True):
+        axis.set(title=way, xlabel="fragment", xscale="log", ylabel="GB/s")  # a scale brings ticks of its own
         _plot_way(axis, [each for each in figures if each.ways == way])
-        axis.set(title=way, xlabel="fragment", xscale="log", ylabel="GB/s", ylim=(0, None))
+        axis.set_ylim(bottom=0)
     handles, labels = axes[0][0].get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside lower center", ncols=3)
     canvas.savefig(path, dpi=120)
