@@ -95,18 +95,23 @@ class Scratch:
 
     def __init__(self, device: Device, row_bytes: int, *, programs: int) -> None:
         self._device, self.num_rows = device, SCRATCH_BYTES // row_bytes
-        tensor = torch.zeros((self.num_rows, row_bytes), dtype=torch.uint8, device=device.torch_device)
-        caches = CanonicalKVCaches([CanonicalKVCacheTensor(tensor, row_bytes)], [[CanonicalKVCacheRef(0, row_bytes)]])
-        self._layout = lay_out(caches, device.torch_device)
-        pool = PoolShape((0,), row_bytes, self.num_rows)
-        self._arena = HostArena(self.num_rows, pool.row_bytes, device=device)
-        routes = make_routes(self._layout, [pool], [self._arena], [1])
-        self._selector = Selector(routes, self.num_rows, self.num_rows)
-        backend = make_backends(device, self._layout, programs=programs)
-        if backend is None:
-            raise ConfigError(f"there is no staging on {device!r}")
-        size_bytes = DESCRIPTOR_BYTES + RING_BYTES
-        self._staging = Staging(backend(), device.create_stream(), size_bytes=size_bytes, num_segments=NUM_SEGMENTS)
+        with contextlib.ExitStack() as undo:
+            try:
+                tensor = torch.zeros((self.num_rows, row_bytes), dtype=torch.uint8, device=device.torch_device)
+            except torch.OutOfMemoryError as error:
+                raise ConfigError(f"{SCRATCH_BYTES} bytes of GPU memory to calibrate with cannot be had") from error
+            self._layout = lay_out(_one_tensor(tensor, row_bytes), device.torch_device)
+            pool = PoolShape((0,), row_bytes, self.num_rows)
+            arena = HostArena(self.num_rows, pool.row_bytes, device=device)
+            undo.callback(arena.close)
+            self._selector = Selector(make_routes(self._layout, [pool], [arena], [1]), self.num_rows, self.num_rows)
+            make_backend = make_backends(device, self._layout, programs=programs)
+            if make_backend is None:
+                raise ConfigError(f"there is no staging on {device!r}")
+            size_bytes, stream = DESCRIPTOR_BYTES + RING_BYTES, device.create_stream()
+            self._staging = Staging(make_backend(), stream, size_bytes=size_bytes, num_segments=NUM_SEGMENTS)
+            undo.callback(self._staging.close)
+            self._given_back = undo.pop_all()
 
     def seconds(self, engine: CopyEngine, direction: Direction, *, adjacent: bool = False) -> float:
         """Seconds that copying all rows, in one run or with no two adjacent, adds to others; the median of a few."""
@@ -133,5 +138,8 @@ class Scratch:
 
     def close(self) -> None:
         """Give the memory back."""
-        self._staging.close()
-        self._arena.close()
+        self._given_back.close()
+
+
+def _one_tensor(tensor: torch.Tensor, row_bytes: int) -> CanonicalKVCaches:
+    return CanonicalKVCaches([CanonicalKVCacheTensor(tensor, row_bytes)], [[CanonicalKVCacheRef(0, row_bytes)]])

@@ -156,6 +156,11 @@ class CudaStaging(StagingBackend):
         with self._quick.session:
             return self._quick.event_passed(mark)
 
+    def abandon(self) -> None:
+        """Leave the descriptors' memory mapped and pinned."""
+        for arena in self._arenas:
+            arena.abandon()
+
     def close(self) -> None:
         """Give everything back."""
         with self._quick.session:

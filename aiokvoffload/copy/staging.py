@@ -116,6 +116,10 @@ class StagingBackend(ABC):
     def close(self) -> None:
         """Give all memory and marks back; all work must have ended."""
 
+    @abstractmethod
+    def abandon(self) -> None:
+        """Leave all memory where it is, mapped and pinned (I2)."""
+
 
 class Segment:
     """A part of the ring.
@@ -205,8 +209,12 @@ class Staging:
         self.segment_bytes = (size_bytes - descriptor_bytes) // num_segments // ALIGNMENT_BYTES * ALIGNMENT_BYTES
         self.size_bytes = descriptor_bytes + self.segment_bytes * num_segments
         self.max_pairs = min(MAX_PAIRS, descriptor_bytes // PAIR_BYTES // 4)
-        address = backend.allocate(self.size_bytes)
-        self.descriptors = DescriptorRing(backend, backend.allocate_descriptors(descriptor_bytes, address), address)
+        try:
+            address = backend.allocate(self.size_bytes)
+            self.descriptors = DescriptorRing(backend, backend.allocate_descriptors(descriptor_bytes, address), address)
+        except BaseException:
+            backend.close()
+            raise
         first = address + descriptor_bytes
         self._segments = tuple(Segment(first + index * self.segment_bytes) for index in range(num_segments))
         self._addresses = np.array([segment.address for segment in self._segments], dtype=np.int64)
@@ -225,6 +233,10 @@ class Staging:
     def close(self) -> None:
         """Give everything back; all work must have ended."""
         self.backend.close()
+
+    def abandon(self) -> None:
+        """Leave everything where it is: the caller keeps this object for good (I2)."""
+        self.backend.abandon()
 
     def __repr__(self) -> str:
         return f"Staging({len(self._segments)} segments of {self.segment_bytes} bytes, {self.descriptors!r})"

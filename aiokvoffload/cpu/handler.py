@@ -154,6 +154,11 @@ class SingleDirectionOffloadingHandler:
             self._device.destroy_stream(self._lane.staging.stream)
             self._lane.staging.close()
 
+    def abandon(self) -> None:
+        """Leave everything that a straggler may touch where it is; the caller keeps this object for good (I2)."""
+        if self._lane.staging is not None:
+            self._lane.staging.abandon()
+
     @property
     def staging_bytes(self) -> int:
         """GPU memory in use for staging."""

@@ -195,6 +195,8 @@ class Machinery:
         """Leave everything that a straggler may touch where it is, for good, `objects` too (I2)."""
         for thread in self.submissions:
             thread.stop(join=False)
+        for handler in self.handlers:
+            handler.abandon()
         for arena in self._arenas:
             arena.abandon()
         keep_for_good(self._tensors, self._arenas, self.handlers, self._device, *objects)

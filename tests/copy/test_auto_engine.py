@@ -15,6 +15,7 @@ from aiokvoffload.copy.host_staging import HostStaging
 from aiokvoffload.copy.staged_engine import StagedEngine
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.device.host import HostDevice
+from aiokvoffload.errors import ConfigError
 from tests.copy.memory import Memory, caches_of
 
 MEASURED = DirectionCosts(
@@ -67,6 +68,20 @@ def test_the_shape_of_a_job_counts_runs_as_the_plan_will_have_them() -> None:
     empty = single.selector.select(Direction.STORE, GPULoadStoreSpec([]), np.array([], dtype=np.int64))
     assert shape_of(empty) == JobShape(0, 0, 0)
     single.close()
+
+
+def test_calibrating_without_the_memory_for_it_is_a_clear_error_and_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(self: HostStaging, size_bytes: int) -> int:
+        raise ConfigError(f"{size_bytes} bytes cannot be had")
+
+    monkeypatch.setattr(calibration, "SCRATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(HostStaging, "allocate", refuse)
+    device = HostDevice()
+    with pytest.raises(ConfigError, match="cannot be had"):
+        measure_costs(device, engines_on(device), name="here", programs=4)
+    device.close()
 
 
 def test_calibrating_measures_both_directions_and_gives_everything_back(monkeypatch: pytest.MonkeyPatch) -> None:
