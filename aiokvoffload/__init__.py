@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         get_offload_group_idx,
         make_offload_key,
     )
-    from aiokvoffload.config import CPUOffloadingConfig, GroupConfig, HostMemory, Mode
+    from aiokvoffload.config import CopyConfig, CPUOffloadingConfig, GroupConfig, HostMemory, Mode
     from aiokvoffload.cpu.common import CPULoadStoreSpec
     from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
     from aiokvoffload.cpu.manager import CPUOffloadingManager
@@ -73,6 +73,7 @@ __all__ = [
     # open it
     "CPUOffloadingSpec",
     "CPUOffloadingConfig",
+    "CopyConfig",
     "GroupConfig",
     "HostMemory",
     "Mode",

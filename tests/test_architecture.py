@@ -28,6 +28,7 @@ FLOOR_OF = {
     "cpu.jobs": BYTES,
     "cpu.ledger": BYTES,
     "cpu.machinery": BYTES,
+    "cpu.submission": BYTES,
     "cpu.submitter": BYTES,
     "cpu.threads": BYTES,
     "cpu.worker_statistics": BYTES,

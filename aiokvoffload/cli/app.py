@@ -21,7 +21,10 @@ from rich.table import Table
 import aiokvoffload
 from aiokvoffload import registry
 from aiokvoffload.cli.arena_bench import arena_benchmark, arena_table
-from aiokvoffload.cli.bench import copy_benchmark, copy_table
+from aiokvoffload.cli.copy_bench.measure import CopyFigures
+from aiokvoffload.cli.copy_bench.measure import measure as measure_copies
+from aiokvoffload.cli.copy_bench.options import ENGINES, CopyOptions, SlotOrder, Ways
+from aiokvoffload.cli.copy_bench.report import copy_json, copy_table, plot_copies, require_plotting
 from aiokvoffload.cli.interrupt import INTERRUPTED_LINE, INTERRUPTED_STATUS, leave_at_once, take_over
 from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
 from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, manager_table
@@ -201,7 +204,7 @@ def progress(total: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-def check_writable(json_file: Path | None) -> None:
+def check_writable(json_file: Path | None, *, option: str = "--json") -> None:
     """Find out before a long run, not after it, that its figures cannot be written.
 
     Raises:
@@ -211,11 +214,11 @@ def check_writable(json_file: Path | None) -> None:
         return
     folder = json_file.parent
     if not folder.is_dir():
-        raise ArgumentError(f"--json {json_file}: there is no folder {folder}: make it, or name a file in another")
+        raise ArgumentError(f"{option} {json_file}: there is no folder {folder}: make it, or name a file in another")
     if json_file.is_dir():
-        raise ArgumentError(f"--json {json_file}: that is a folder: name a file in it")
+        raise ArgumentError(f"{option} {json_file}: that is a folder: name a file in it")
     if not os.access(json_file if json_file.exists() else folder, os.W_OK):
-        raise ArgumentError(f"--json {json_file}: it may not be written: name a file in another folder")
+        raise ArgumentError(f"{option} {json_file}: it may not be written: name a file in another folder")
 
 
 def show(table: Table | Group, json_text: str, json_file: Path | None) -> None:
@@ -232,23 +235,85 @@ bench = typer.Typer(name="bench", help="Measure parts of the library on this mac
 app.add_typer(bench)
 
 
+_COPY = CopyOptions()
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Bytes of each size in a list.
+
+    Raises:
+        ArgumentError: one is no size.
+    """
+    return tuple(parse_size(part) for part in text.split(","))
+
+
 @bench.command(name="copy")
 def bench_copy_command(
     *,
-    chunks: Annotated[int, typer.Option(min=1, help="Chunks copied at once.")] = 64,
-    chunk_bytes: Annotated[
-        int, typer.Option(parser=_size, metavar="SIZE", help="Bytes of a chunk.", show_default="2MiB")
-    ] = 2 << 20,
-    layers: Annotated[int, typer.Option(min=1, help="Tensors that a chunk's bytes lie in.")] = 4,
+    fragment_bytes: Annotated[
+        str, typer.Option(metavar="SIZES", help="One block in one tensor.")
+    ] = "2KiB,16KiB,128KiB,2MiB",
+    slot_bytes: Annotated[str, typer.Option(metavar="SIZES", help="One chunk.")] = "2MiB",
+    slots: Annotated[str, typer.Option(help="Orders of slots: adjacent, scattered, aged.")] = "scattered",
+    job_bytes: Annotated[
+        int, typer.Option(parser=_size, metavar="SIZE", help="One job.", show_default="256MiB")
+    ] = _COPY.job_bytes,
+    jobs: Annotated[int, typer.Option(min=1, help="Jobs at once in each direction.")] = _COPY.jobs,
+    pool_bytes: Annotated[
+        int, typer.Option(parser=_size, metavar="SIZE", help="GPU memory, and CPU memory.", show_default="2GiB")
+    ] = _COPY.pool_bytes,
+    directions: Annotated[str, typer.Option(help="Which: d2h, h2d, both.")] = "d2h,h2d,both",
+    engines: Annotated[str, typer.Option(help=f"Which: {', '.join(ENGINES)}.")] = "auto",
+    compute: Annotated[bool, typer.Option("--compute", help="Run a GEMM and a GEMV beside the copies.")] = False,
+    programs: Annotated[int, typer.Option(min=1, help="Of the gathering kernel.")] = _COPY.programs,
+    trace: Annotated[Path, typer.Option(help="What ages a pool.", show_default="a sample")] = SAMPLE_TRACE,
     device: Device = "auto",
-    repeat: Annotated[int, typer.Option(min=1, help="Measurements, of which the medians are taken.")] = 30,
+    repeat: Annotated[int, typer.Option(min=1, help="Measurements, of which medians are taken.")] = _COPY.repeat,
     json_file: JsonFile = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Plot the rates as PNG.")] = None,
 ) -> None:
-    """Copy random chunks each way, against contiguous copies of the same bytes in the same run."""
+    """Copy random chunks by every engine, against contiguous copies of as many bytes in the same run."""
     with clear_errors():
         check_writable(json_file)
-        result = copy_benchmark(chunks=chunks, chunk_bytes=chunk_bytes, layers=layers, device=device, repeat=repeat)
-        show(copy_table(result), result.to_json(), json_file)
+        if plot is not None:
+            check_writable(plot, option="--plot")
+            require_plotting()
+        copy_options = CopyOptions(
+            fragment_bytes=sizes(fragment_bytes),
+            slot_bytes=sizes(slot_bytes),
+            slots=choices(SlotOrder, slots, option="--slots"),
+            job_bytes=job_bytes,
+            jobs=jobs,
+            pool_bytes=pool_bytes,
+            ways=choices(Ways, directions, option="--directions"),
+            engines=tuple(engines.split(",")),
+            trace=trace,
+            device=device,
+            repeat=repeat,
+            compute=compute,
+            programs=programs,
+        )
+        figures: list[CopyFigures] = []
+        run(measure_copies(copy_options, figures.append))
+        show(copy_table(figures), copy_json(figures), json_file)
+        if plot is not None:
+            plot_copies(figures, plot)
+
+
+EnumT = TypeVar("EnumT", bound=enum.Enum)
+
+
+def choices(kind: type[EnumT], text: str, *, option: str) -> tuple[EnumT, ...]:
+    """The members of `kind` whose values are listed in `text`.
+
+    Raises:
+        ArgumentError: one is unknown.
+    """
+    try:
+        return tuple(kind(value) for value in text.split(","))
+    except ValueError as error:
+        known = ", ".join(str(member.value) for member in kind)
+        raise ArgumentError(f"{option} must be out of {known}, got {text!r}") from error
 
 
 @bench.command(name="loop")

@@ -34,6 +34,11 @@ class CopyPlan:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def part(self, start: int, stop: int) -> "CopyPlan":
+        """Some of the runs; the arrays stay this plan's."""
+        piece = slice(start, stop)
+        return CopyPlan(self.src_ptrs[piece], self.dst_ptrs[piece], self.sizes[piece], self.first_chunks[piece])
+
     def whole_chunks_before(self, run: int) -> int:
         """How many leading chunks lie wholly in the runs before `run`."""
         return int(self.first_chunks[run])

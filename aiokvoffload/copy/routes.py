@@ -15,6 +15,7 @@ class Route:
     """Where the blocks of one group go to and come from.
 
     Attributes:
+        group_idx: which group.
         layout: the group's blocks in GPU memory.
         blocks_per_chunk: consecutive blocks of one chunk.
         pool_ptr: address of slot 0 of the group's pool.
@@ -24,6 +25,7 @@ class Route:
         boundaries: host addresses that no single copy may run over.
     """
 
+    group_idx: int
     layout: GroupLayout
     blocks_per_chunk: int
     pool_ptr: int
@@ -66,6 +68,7 @@ def make_routes(
     for pool, arena in zip(pools, arenas, strict=True):
         for group_idx in pool.groups:
             routes[group_idx] = Route(
+                group_idx=group_idx,
                 layout=layout.groups[group_idx],
                 blocks_per_chunk=blocks_per_chunk[group_idx],
                 pool_ptr=arena.address,

@@ -21,12 +21,13 @@ from aiokvoffload.base import (
     TransferResult,
 )
 from aiokvoffload.clock import Clock, SystemClock
-from aiokvoffload.config import Mode
+from aiokvoffload.config import CopyConfig, Mode
 from aiokvoffload.copy.arena import FILLED, ArenaOptions
+from aiokvoffload.copy.choice import EngineMaker
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engines import CopyEngine
+from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
-from aiokvoffload.cpu.jobs import Job
+from aiokvoffload.cpu.jobs import Job, Released
 from aiokvoffload.cpu.ledger import JobLedger
 from aiokvoffload.cpu.machinery import EXPEDITED_LOADS, LOADS, PROTECTED_STORES, STORES, Machinery
 from aiokvoffload.cpu.submitter import Submitter
@@ -56,7 +57,8 @@ class CPUOffloadingWorker(OffloadingWorker):
         close_timeout_s: how long a close waits for copies before it abandons them, in seconds.
         clock: measures that time.
         owns_device: whether a close closes the device too.
-        engine: enqueues copies; by default the fastest that the device has.
+        engine: enqueues copies, or makes what does; by default what `copy` says.
+        copy: how bytes are copied.
         options: how the memory for slots is got.
 
     Raises:
@@ -74,7 +76,8 @@ class CPUOffloadingWorker(OffloadingWorker):
         close_timeout_s: float = 30.0,
         clock: Clock | None = None,
         owns_device: bool = False,
-        engine: CopyEngine | None = None,
+        engine: CopyEngine | EngineMaker | None = None,
+        copy: CopyConfig | None = None,
         options: ArenaOptions = FILLED,
     ) -> None:
         self._machinery = Machinery(
@@ -84,6 +87,7 @@ class CPUOffloadingWorker(OffloadingWorker):
             device=device,
             owns_device=owns_device,
             engine=engine,
+            copy=copy,
             options=options,
         )
         self._device, self._mode = device, mode
@@ -94,8 +98,11 @@ class CPUOffloadingWorker(OffloadingWorker):
         self._close_task: asyncio.Task[None] | None = None
         self._handover = Handover()
         self._ledger = JobLedger(self._machinery, self._handover, mode)
-        self._poller: Poller[Job] = Poller(
-            device, len(self._machinery.handlers), on_ended=self._ledger.end, on_broken=self._ledger.break_down
+        self._poller: Poller[Job | Released] = Poller(
+            device,
+            2 * len(self._machinery.handlers),  # ends, and the marks behind which blocks are free
+            on_ended=self._ledger.end,
+            on_broken=self._ledger.break_down,
         )
         self._submitter = Submitter(
             device, self._machinery, ledger=self._ledger, handover=self._handover, poller=self._poller

@@ -78,6 +78,7 @@ class CPUOffloadingSpec(OffloadingSpec):
             device=open_device(config.device) if device is None else device,
             mode=config.mode,
             close_timeout_s=config.close_timeout_s,
+            copy=config.copy,
             owns_device=device is None,
             options=ArenaOptions(memory=config.host_memory, piece_bytes=config.pin_piece_bytes, grows=grows),
         )

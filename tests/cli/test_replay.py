@@ -105,7 +105,7 @@ async def test_two_fragments_that_change_places_turn_the_replay_red(monkeypatch:
         plan = plan_copies(direction, selection)
         return swap_first_two(plan) if direction is Direction.LOAD else plan
 
-    monkeypatch.setattr("aiokvoffload.cpu.handler.plan_copies", plan_wrongly)
+    monkeypatch.setattr("aiokvoffload.copy.engine.plan_copies", plan_wrongly)
     report = await replay(conversation(2), replace(OPTIONS, concurrency=1))
     assert (report.verified_blocks, report.mismatches) == (3, 1)
     assert report.first_mismatch == "line 2, block 0 (hash id 0), tensor 0: 128 words differ"
@@ -117,7 +117,7 @@ async def test_a_load_that_moves_nothing_turns_the_replay_red(monkeypatch: pytes
         plan = plan_copies(direction, selection)
         return replace(plan, sizes=np.zeros_like(plan.sizes)) if direction is Direction.LOAD else plan
 
-    monkeypatch.setattr("aiokvoffload.cpu.handler.plan_copies", plan_nothing)
+    monkeypatch.setattr("aiokvoffload.copy.engine.plan_copies", plan_nothing)
     report = await replay(conversation(2), replace(OPTIONS, concurrency=1))
     assert report.mismatches == report.verified_blocks == 3
 
@@ -128,7 +128,7 @@ async def test_a_load_that_fails_is_counted_and_its_blocks_are_computed(monkeypa
             raise OffloadError("refused")
         return plan_copies(direction, selection)
 
-    monkeypatch.setattr("aiokvoffload.cpu.handler.plan_copies", refuse_loads)
+    monkeypatch.setattr("aiokvoffload.copy.engine.plan_copies", refuse_loads)
     report = await replay(conversation(3), replace(OPTIONS, concurrency=1))
     assert report.failed_loads == report.short_loads == 2
     assert (report.served_blocks, report.mismatches, report.leaks) == (0, 0, 0)

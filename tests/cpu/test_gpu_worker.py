@@ -9,8 +9,9 @@ import weakref
 import pytest
 
 from aiokvoffload.base import GPULoadStoreSpec, LoadStoreSpec, Stream, Transfer, TransferResult
-from aiokvoffload.config import Mode
-from aiokvoffload.copy.engines import CopyEngine, HostEngine, PartialCopyError
+from aiokvoffload.config import CopyConfig, Mode
+from aiokvoffload.copy.engine import CopyEngine, PartialCopyError, RunEngine
+from aiokvoffload.copy.host_engine import HostEngine
 from aiokvoffload.copy.plan import CopyPlan
 from aiokvoffload.device.host import HostDevice
 from aiokvoffload.device.open import open_device
@@ -30,6 +31,23 @@ class TestOnTheHostWithSingleBlockChunks(OffloadingWorkerContract):
         return make_worker_rig(HostDevice(), blocks_per_chunk=1, num_tensors=1)
 
 
+class TestStagedOnTheHost(OffloadingWorkerContract):
+    def make_rig(self) -> WorkerRig:
+        return make_worker_rig(HostDevice(), page_bytes=1234, copy=CopyConfig(engine="staged", staging_bytes=4 << 20))
+
+
+class TestStagedOnTheHostInSegments(OffloadingWorkerContract):
+    """Blocks larger than a segment."""
+
+    def make_rig(self) -> WorkerRig:
+        return make_worker_rig(HostDevice(), page_bytes=70_001, copy=CopyConfig(engine="staged", staging_bytes=4 << 20))
+
+
+class TestDirectOnTheHost(OffloadingWorkerContract):
+    def make_rig(self) -> WorkerRig:
+        return make_worker_rig(HostDevice(), page_bytes=331, copy=CopyConfig(engine="direct", staging_bytes=4 << 20))
+
+
 @pytest.mark.gpu
 class TestOnCuda(OffloadingWorkerContract):
     def make_rig(self) -> WorkerRig:
@@ -40,6 +58,19 @@ class TestOnCuda(OffloadingWorkerContract):
 class TestOnCudaWithBigPages(OffloadingWorkerContract):
     def make_rig(self) -> WorkerRig:
         return make_worker_rig(open_device("cuda"), page_bytes=512 << 10, num_tensors=4)
+
+
+@pytest.mark.gpu
+class TestStagedOnCuda(OffloadingWorkerContract):
+    def make_rig(self) -> WorkerRig:
+        copy = CopyConfig(engine="staged", staging_bytes=4 << 20)
+        return make_worker_rig(open_device("cuda"), page_bytes=70_004, copy=copy)
+
+
+@pytest.mark.gpu
+class TestDirectOnCuda(OffloadingWorkerContract):
+    def make_rig(self) -> WorkerRig:
+        return make_worker_rig(open_device("cuda"), page_bytes=331, copy=CopyConfig(engine="direct"))
 
 
 class Stage:
@@ -185,7 +216,7 @@ async def test_a_refused_copy_fails_its_job_and_no_other() -> None:
     await stage.close()
 
 
-class HalfEngine(CopyEngine):
+class HalfEngine(RunEngine):
     """Enqueues the first `runs` runs of a plan and refuses the rest."""
 
     def __init__(self, device: ManualDevice, runs: int) -> None:
