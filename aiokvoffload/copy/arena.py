@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aiokvoffload.base import Ids
 from aiokvoffload.config import HostMemory
 from aiokvoffload.copy.faulting import PageFaulter
 from aiokvoffload.copy.mapping import HostMapping
@@ -128,9 +127,9 @@ class HostArena:
         return self.ready_rows * self.row_bytes
 
     @property
-    def boundaries(self) -> Ids:
-        """Addresses at which a new registration begins; no single copy may run over one."""
-        return np.array([piece.address for piece in self.pieces[1:]], dtype=np.int64)
+    def piece_bytes(self) -> int:
+        """Bytes of each piece but the last: no single copy may run over a multiple of it, counted from the address."""
+        return self.pieces[0].size_bytes
 
     def rows(self) -> npt.NDArray[np.uint8]:
         """All bytes, shape (num_rows, row_bytes). The caller must let go of it before `close`."""

@@ -63,9 +63,7 @@ def slot_runs(selection: Selection, part: GroupPart) -> SlotRuns:
     starts = np.ones(len(ptrs), dtype=bool)
     # Rows padded to whole pages do not touch, and no single copy may run over two registrations of host memory.
     starts[1:] = ptrs[1:] - ptrs[:-1] != positions[1:] - positions[:-1]
-    if len(route.boundaries):
-        starts |= np.isin(ptrs, route.boundaries)
-        starts[0] = True
+    starts |= route.begin_pieces(ptrs)
     return SlotRuns(positions[starts], ptrs[starts], num_blocks * block_bytes)
 
 
