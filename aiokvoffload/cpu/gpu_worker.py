@@ -235,6 +235,14 @@ class CPUOffloadingWorker(OffloadingWorker):
         """One file for each pool, with `HostMemory.MEMFD`."""
         return self._machinery.pool_files()
 
+    def slot_views(self, group_idx: int, slots: Sequence[int]) -> list[memoryview]:
+        """The payload of each of these slots; see `OffloadingWorker.slot_views`."""
+        return self._machinery.slot_views(group_idx, slots)
+
+    def keep_memory(self) -> None:
+        """Leave the slots' memory mapped for good; see `OffloadingWorker.keep_memory`."""
+        self._machinery.keep_memory()
+
     def get_finished(self) -> list[TransferResult]:
         """Results since the last call, from any plain thread. Works after a close too.
 
