@@ -94,7 +94,7 @@ class SecondaryTier(ABC):
 
     @abstractmethod
     async def reset(self) -> int:
-        """Forget every key, for good; returns how many. Stores under way leave no trace."""
+        """Forget every key, for good; returns how many. Stores under way leave no trace, and are `REFUSED`."""
 
     @abstractmethod
     def take_events(self) -> list[OffloadingEvent]:
