@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "aiokvoffload"
 
-WORDS, FACTS, BYTES, DOORS, GUESTS = "words", "facts", "bytes", "doors", "guests"
+WORDS, FACTS, BYTES, STORAGE, DOORS, GUESTS = "words", "facts", "bytes", "storage", "doors", "guests"
 
 FLOOR_OF = {
     "base": WORDS,
@@ -29,8 +29,11 @@ FLOOR_OF = {
     "cpu.ledger": BYTES,
     "cpu.machinery": BYTES,
     "cpu.submitter": BYTES,
-    "cpu.threads": BYTES,
+    "cpu.threads": WORDS,
     "cpu.worker_statistics": BYTES,
+    "tiering.arguments": STORAGE,
+    "tiering.disk": STORAGE,
+    "tiering.memory": STORAGE,
     "service": DOORS,
     "cpu.spec": DOORS,
     "__main__": GUESTS,
@@ -41,11 +44,12 @@ MAY_USE = {
     WORDS: {WORDS},
     FACTS: {WORDS, FACTS},
     BYTES: {WORDS, BYTES},
-    DOORS: {WORDS, FACTS, BYTES, DOORS},
-    GUESTS: {WORDS, FACTS, BYTES, DOORS, GUESTS},
+    STORAGE: {WORDS, FACTS, STORAGE},
+    DOORS: {WORDS, FACTS, BYTES, STORAGE, DOORS},
+    GUESTS: {WORDS, FACTS, BYTES, STORAGE, DOORS, GUESTS},
 }
-TORCH_FREE = {WORDS, FACTS}
-CONTENTS_PAGES = {"", "cpu"}
+TORCH_FREE = {WORDS, FACTS, STORAGE}
+CONTENTS_PAGES = {"", "cpu", "tiering"}
 """Packages whose `__init__` belongs to no floor: they only list names, or nothing."""
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -95,7 +95,7 @@ class SecondaryTier(ABC):
 
     @abstractmethod
     async def reset(self) -> int:
-        """Forget every key, for good; returns how many. Stores under way leave no trace."""
+        """Forget every key, for good; returns how many. Stores under way leave no trace, and are `REFUSED`."""
 
     async def probe(self) -> None:
         """Find out whether the storage answers; asked before a tier that had failed is used again.
