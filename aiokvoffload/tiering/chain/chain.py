@@ -1,0 +1,306 @@
+"""Performs what the manager of several tiers decides: chunks down, chunks up, tiers out of service and back.
+
+Knows tiers, workers and the manager through their contracts. Requests it does not know: whoever wants a chain up is
+told of changes, and looks again.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from aiokvoffload.base import ChunkViews, Ids, OffloadingWorker, OffloadKey, ReqContext, get_offload_group_idx
+from aiokvoffload.base.tier import LoadOutcome, SecondaryTier, StoreOutcome
+from aiokvoffload.clock import Clock
+from aiokvoffload.tiering.actions import Cascade, Promotion, Verdict
+from aiokvoffload.tiering.chain.lane import TierLane
+from aiokvoffload.tiering.chain.queues import TierCall
+from aiokvoffload.tiering.chain.room import RoomQueue
+from aiokvoffload.tiering.chain.statistics import TierCounts, TierStatistics
+from aiokvoffload.tiering.chain.walk import PromotionWalk
+from aiokvoffload.tiering.config import TierConfig
+from aiokvoffload.tiering.manager import TieringOffloadingManager
+
+_CALLS_AHEAD = 2
+"""Batches that a walk has under way for each call that a tier runs at a time: it has the next one at hand."""
+
+
+class ChainListener(Protocol):
+    """Who is told what becomes of keys."""
+
+    def promotion_began(self, promotion: Promotion) -> None:
+        """Its keys are on their way into CPU memory."""
+        ...
+
+    def promotion_ended(self, promotion: Promotion, failed_keys: frozenset[OffloadKey]) -> None:
+        """All its other keys are readable."""
+        ...
+
+    def tiers_changed(self) -> None:
+        """There may be events to take."""
+        ...
+
+
+class _Link(NamedTuple):
+    """One tier of the chain."""
+
+    lane: TierLane
+    counts: TierCounts
+    max_calls_ahead: int
+
+
+class Chain:
+    """The way from CPU memory to the tiers below, and back.
+
+    Args:
+        manager: decides.
+        tiers: each with its limits, the one to be asked first in front.
+        workers: have the bytes, in rank order.
+        clock: measures deadlines.
+        room_timeout_s: how long a walk waits for room.
+        listener: is told.
+    """
+
+    def __init__(
+        self,
+        manager: TieringOffloadingManager,
+        tiers: Sequence[tuple[SecondaryTier, TierConfig]],
+        *,
+        workers: Sequence[OffloadingWorker],
+        clock: Clock,
+        room_timeout_s: float,
+        listener: ChainListener,
+    ) -> None:
+        self._manager, self._workers, self._listener = manager, tuple(workers), listener
+        self._links = {
+            tier.name: _Link(
+                TierLane(tier, config, clock=clock, on_serving=self._serving_changed),
+                TierCounts(),
+                _CALLS_AHEAD * config.max_loads_in_flight,
+            )
+            for tier, config in tiers
+        }
+        self._clock = clock
+        self._room = RoomQueue(clock, room_timeout_s)
+        self._promotions: dict[int, Promotion] = {}
+        self._closing = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the tiers."""
+        return tuple(self._links)
+
+    @property
+    def unreturned(self) -> bool:
+        """Whether a tier may still touch slots."""
+        return any(not link.lane.idle for link in self._links.values())
+
+    async def open(self) -> None:
+        """Open every tier.
+
+        Raises:
+            TierError: one cannot be used; those that were open are closed again.
+        """
+        opened: list[SecondaryTier] = []
+        try:
+            for link in self._links.values():
+                await link.lane.tier.open()
+                opened.append(link.lane.tier)
+        except BaseException:
+            for tier in opened:
+                await tier.aclose()
+            raise
+
+    def cascade(self) -> None:
+        """Begin what the manager wants to go down."""
+        for cascade in self._manager.take_cascades():
+            link = self._links[cascade.tier]
+            call = TierCall(
+                cascade.keys,
+                partial(self._views, cascade.keys, cascade.slots),
+                partial(self._cascade_settled, link, cascade),
+                partial(self._cascade_returned, cascade),
+            )
+            if not link.lane.store(call):
+                link.counts.dropped += len(cascade.keys)
+
+    def promote(
+        self,
+        keys: Sequence[OffloadKey],
+        ctx: ReqContext,
+        *,
+        excluded: Collection[str] = (),
+        on_change: Callable[[], None] = lambda: None,
+    ) -> PromotionWalk | None:
+        """Begin to bring a chain up; `None` if its first key is in no tier that may be asked.
+
+        `on_change` may be called before this returns.
+        """
+        if self._closing or not self._manager.can_promote(keys, excluded):
+            return None
+        walk = PromotionWalk(keys, ctx, excluded=excluded, on_change=on_change)
+        self._go_on(walk)
+        return walk
+
+    def room_changed(self) -> None:
+        """Slots may have become free or evictable."""
+        if self._room:
+            self._room.serve(self._advance)
+
+    def void(self, names: Collection[str]) -> None:
+        """What is on its way from and to these tiers, or anywhere if CPU memory is reset, is of the old epoch."""
+        for promotion in tuple(self._promotions.values()):
+            if promotion.tier in names:
+                self._manager.quarantine_promotion(promotion)
+
+    async def reset(self, names: Collection[str]) -> dict[str, int | None]:
+        """Reset tiers side by side; for each what was cleared, `None` where that must wait until the tier answers."""
+        self.void(names)
+        chosen = [name for name in self._links if name in names]
+        cleared = await asyncio.gather(*(self._links[name].lane.reset() for name in chosen))
+        self._listener.tiers_changed()
+        return dict(zip(chosen, cleared, strict=True))
+
+    def refuse_cascades(self) -> None:
+        """CPU memory is reset: what waits to go down is not to be kept."""
+        for link in self._links.values():
+            link.lane.refuse_waiting(loads=False)
+
+    async def aclose(self, timeout_s: float) -> list[str]:
+        """End what is under way, up to the time-out, and close every tier; returns what was left, for people."""
+        self._closing = True
+        await self._room.aclose()
+        deadline_s = self._clock.now_s() + timeout_s
+        left = await asyncio.gather(*(link.lane.aclose(deadline_s) for link in self._links.values()))
+        return [text for text in left if text]
+
+    def statistics(self) -> tuple[TierStatistics, ...]:
+        """One record for each tier."""
+        return tuple(self._tier_statistics(name, link) for name, link in self._links.items())
+
+    def _tier_statistics(self, name: str, link: _Link) -> TierStatistics:
+        lane, counts = link.lane, link.counts
+        queues = lane.queues
+        return TierStatistics(
+            name=name,
+            serving=lane.serving,
+            reason=lane.health.reason,
+            outages=lane.health.outages,
+            promoted=counts.promoted,
+            missed=counts.missed,
+            corrupt=counts.corrupt,
+            failed_loads=counts.failed_loads,
+            cascaded=counts.cascaded,
+            present=counts.present,
+            refused=counts.refused,
+            failed_stores=counts.failed_stores,
+            dropped=counts.dropped + self._manager.count_dropped(name),
+            loads_waiting=len(queues.loads),
+            stores_waiting=len(queues.stores),
+            calls_in_flight=queues.running_loads + queues.running_stores,
+            calls_late=lane.late,
+            store_delay_s=queues.store_delay_s,
+            tier=lane.tier.statistics(),
+        )
+
+    def _views(self, keys: Sequence[OffloadKey], slots: Ids) -> Sequence[ChunkViews]:
+        group_idx, rows = get_offload_group_idx(keys[0]), slots.tolist()
+        return list(zip(*(worker.slot_views(group_idx, rows) for worker in self._workers), strict=True))
+
+    def _go_on(self, walk: PromotionWalk) -> None:
+        """Take the walk's next steps, behind those that wait for room."""
+        if self._closing:
+            walk.end()
+        elif self._room or not self._advance(walk):
+            self._room.wait(walk)
+
+    def _advance(self, walk: PromotionWalk) -> bool:
+        """Begin as many batches as may be under way; whether the walk need not wait for room."""
+        while not walk.ended:
+            plan = self._manager.plan_promotion(
+                walk.rest, walk.ctx, excluded=walk.excluded, protected=walk.unused.keys()
+            )
+            walk.position += plan.skipped
+            if plan.verdict is Verdict.WAIT:
+                return False
+            if plan.promotion is None:
+                walk.end()
+                break
+            self._begin(walk, plan.promotion)
+            if walk.in_flight >= self._links[plan.promotion.tier].max_calls_ahead:
+                break
+        return True
+
+    def _begin(self, walk: PromotionWalk, promotion: Promotion) -> None:
+        walk.begin(promotion.keys)
+        self._promotions[promotion.token] = promotion
+        self._listener.promotion_began(promotion)
+        self._links[promotion.tier].lane.load(
+            TierCall(
+                promotion.keys,
+                partial(self._views, promotion.keys, promotion.slots),
+                partial(self._promotion_settled, walk, promotion),
+                partial(self._promotion_returned, promotion),
+            )
+        )
+
+    def _promotion_settled(
+        self, walk: PromotionWalk, promotion: Promotion, outcomes: Sequence[LoadOutcome] | None, is_late: bool
+    ) -> None:
+        keys = promotion.keys
+        outcomes = [LoadOutcome.FAILED] * len(keys) if outcomes is None else outcomes
+        self._count_loads(self._links[promotion.tier].counts, outcomes)
+        failed = frozenset(key for key, out in zip(keys, outcomes, strict=True) if out is not LoadOutcome.LOADED)
+        if is_late:
+            self._manager.quarantine_promotion(promotion)
+        elif not self._complete_promotion(promotion, failed):
+            failed = frozenset(keys)
+        self._listener.tiers_changed()
+        self._listener.promotion_ended(promotion, failed)
+        walk.batch_ended(failed)
+        self.room_changed()
+        if not walk.ended:
+            self._go_on(walk)
+
+    def _promotion_returned(self, promotion: Promotion) -> None:
+        """The tier touches its slots no more; nothing is left to do unless it was late."""
+        if promotion.token in self._promotions:
+            self._complete_promotion(promotion, frozenset())
+            self.room_changed()
+
+    def _complete_promotion(self, promotion: Promotion, failed: frozenset[OffloadKey]) -> bool:
+        del self._promotions[promotion.token]
+        return self._manager.complete_promotion(promotion, failed)
+
+    def _cascade_settled(
+        self, link: _Link, cascade: Cascade, outcomes: Sequence[StoreOutcome] | None, is_late: bool
+    ) -> None:
+        if outcomes is None:
+            link.counts.failed_stores += len(cascade.keys) if is_late else 0
+            return
+        pairs = list(zip(cascade.keys, outcomes, strict=True))
+        counts = link.counts
+        counts.cascaded += outcomes.count(StoreOutcome.STORED)
+        counts.present += outcomes.count(StoreOutcome.PRESENT)
+        counts.refused += outcomes.count(StoreOutcome.REFUSED)
+        counts.failed_stores += outcomes.count(StoreOutcome.FAILED)
+        declined = [key for key, outcome in pairs if outcome in (StoreOutcome.REFUSED, StoreOutcome.FAILED)]
+        if declined:
+            self._manager.decline_cascade(cascade, declined)
+
+    def _cascade_returned(self, cascade: Cascade) -> None:
+        self._manager.complete_cascade(cascade)
+        self._listener.tiers_changed()
+        self.room_changed()
+
+    def _count_loads(self, counts: TierCounts, outcomes: Sequence[LoadOutcome]) -> None:
+        counts.promoted += outcomes.count(LoadOutcome.LOADED)
+        counts.missed += outcomes.count(LoadOutcome.MISS)
+        counts.corrupt += outcomes.count(LoadOutcome.CORRUPT)
+        counts.failed_loads += outcomes.count(LoadOutcome.FAILED)
+
+    def _serving_changed(self) -> None:
+        self._manager.set_serving([name for name, link in self._links.items() if link.lane.serving])
+
+    def __repr__(self) -> str:
+        return f"<Chain to {', '.join(self._links)}: {len(self._promotions)} promotions, {self._room!r}>"
