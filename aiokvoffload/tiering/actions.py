@@ -17,12 +17,14 @@ class Cascade(NamedTuple):
         token: names the pins.
         keys: keys of one group, in chain order.
         slots: slot indices, one for each key.
+        max_call_keys: most keys of one call, if this goes together with others.
     """
 
     tier: str
     token: int
     keys: Sequence[OffloadKey]
     slots: Ids
+    max_call_keys: int
 
 
 class Promotion(NamedTuple):

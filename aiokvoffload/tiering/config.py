@@ -46,7 +46,7 @@ class TierConfig:
     max_failures: int = 3
     max_loads_in_flight: int = 4
     max_stores_in_flight: int = 2
-    max_call_keys: int = 32
+    max_call_keys: int = 128
     max_call_bytes: int = 16 << 20
     max_store_delay_s: float = 5.0
 

@@ -13,8 +13,8 @@ from aiokvoffload.base import ChunkViews, Ids, OffloadingWorker, OffloadKey, Req
 from aiokvoffload.base.tier import LoadOutcome, SecondaryTier, StoreOutcome
 from aiokvoffload.clock import Clock
 from aiokvoffload.tiering.actions import Cascade, Promotion, Verdict
+from aiokvoffload.tiering.chain.calls import TierCall
 from aiokvoffload.tiering.chain.lane import TierLane
-from aiokvoffload.tiering.chain.queues import TierCall
 from aiokvoffload.tiering.chain.room import RoomQueue
 from aiokvoffload.tiering.chain.statistics import TierCounts, TierStatistics
 from aiokvoffload.tiering.chain.walk import PromotionWalk
@@ -117,6 +117,8 @@ class Chain:
             link = self._links[cascade.tier]
             call = TierCall(
                 cascade.keys,
+                get_offload_group_idx(cascade.keys[0]),
+                cascade.max_call_keys,
                 partial(self._views, cascade.keys, cascade.slots),
                 partial(self._cascade_settled, link, cascade),
                 partial(self._cascade_returned, cascade),
@@ -238,6 +240,8 @@ class Chain:
         self._links[promotion.tier].lane.load(
             TierCall(
                 promotion.keys,
+                get_offload_group_idx(promotion.keys[0]),
+                len(promotion.keys),
                 partial(self._views, promotion.keys, promotion.slots),
                 partial(self._promotion_settled, walk, promotion),
                 partial(self._promotion_returned, promotion),
@@ -290,6 +294,7 @@ class Chain:
 
     def _cascade_returned(self, cascade: Cascade) -> None:
         self._manager.complete_cascade(cascade)
+        self.cascade()
         self._listener.tiers_changed()
         self.room_changed()
 

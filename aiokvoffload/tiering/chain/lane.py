@@ -14,9 +14,10 @@ from aiokvoffload.base import ChunkViews, OffloadKey, SecondaryTier
 from aiokvoffload.base.tier import LoadOutcome, StoreOutcome
 from aiokvoffload.clock import Clock
 from aiokvoffload.errors import TierError
+from aiokvoffload.tiering.chain.calls import TierCall
 from aiokvoffload.tiering.chain.deadline import returned_in_time
 from aiokvoffload.tiering.chain.health import TierHealth
-from aiokvoffload.tiering.chain.queues import TierCall, TierQueues
+from aiokvoffload.tiering.chain.queues import TierQueues
 from aiokvoffload.tiering.config import TierConfig
 
 logger = logging.getLogger(__name__)

@@ -1,37 +1,11 @@
 """What waits for its turn with one tier: loads before stores, and no store that would wait too long (fault 26)."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from aiokvoffload.base import ChunkViews, OffloadKey
+from aiokvoffload.tiering.chain.calls import TierCall, merge
 
 _WEIGHT_OF_LATEST = 0.2
 """In the running average of what a store takes."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TierCall:
-    """One call of a tier's `load` or `store`.
-
-    Attributes:
-        keys: what to move.
-        make_views: gives the buffers of each key, when the call begins.
-        on_settled: called once with the outcomes, or with `None` when there are none; a second argument says whether
-            the tier may still touch the buffers.
-        on_returned: called once after that, when it does not any more. Never for a call that was lost.
-    """
-
-    keys: Sequence[OffloadKey]
-    make_views: Callable[[], Sequence[ChunkViews]]
-    on_settled: Callable[[Sequence[Any] | None, bool], None]
-    on_returned: Callable[[], None]
-
-    def refuse(self) -> None:
-        """It never began."""
-        self.on_settled(None, False)
-        self.on_returned()
 
 
 class TierQueues:
@@ -77,9 +51,14 @@ class TierQueues:
         if self.loads or not self.stores or self.running_stores >= self._max_stores:
             return None
         self.running_stores += 1
-        call = self.stores.popleft()
-        self._queued_store_keys -= len(call.keys)
-        return call
+        calls = [self.stores.popleft()]
+        num_keys = len(calls[0].keys)
+        # What has piled up in small pieces goes in one.
+        while self.stores and calls[0].can_go_with(self.stores[0], num_keys):
+            calls.append(self.stores.popleft())
+            num_keys += len(calls[-1].keys)
+        self._queued_store_keys -= num_keys
+        return merge(calls)
 
     def load_ended(self) -> None:
         """A running load has ended."""
