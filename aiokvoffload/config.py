@@ -12,7 +12,12 @@ PIN_LIMIT_BYTES = 64 << 30
 """Most bytes pinned in one call; 512 GiB in one call fails on CUDA 13."""
 
 
-def _require_positive(config: object, *names: str, whole: bool = True) -> None:
+def require_positive(config: object, *names: str, whole: bool = True) -> None:
+    """Check that these fields of `config` are numbers above 0.
+
+    Raises:
+        ConfigError: one is not; the message names it.
+    """
     for name in names:
         value = getattr(config, name)
         expected = int if whole else int | float
@@ -62,11 +67,11 @@ class GroupConfig:
     budget_weight: float | None = None
 
     def __post_init__(self) -> None:
-        _require_positive(self, "blocks_per_chunk", "span")
+        require_positive(self, "blocks_per_chunk", "span")
         if self.window_chunks is not None:
-            _require_positive(self, "window_chunks")
+            require_positive(self, "window_chunks")
         if self.budget_weight is not None:
-            _require_positive(self, "budget_weight", whole=False)
+            require_positive(self, "budget_weight", whole=False)
 
     def chunks_at(self, position: int) -> range:
         """Indices of the chunks that a hit of `position` positions needs: the prefix, or the window at its end."""
@@ -118,12 +123,12 @@ class CPUOffloadingConfig:
     max_pending_events: int = 10_000
 
     def __post_init__(self) -> None:
-        _require_positive(
+        require_positive(
             self,
             *("cpu_bytes", "store_threshold", "store_tracker_keys", "pin_piece_bytes"),
             *("max_run_keys", "max_run_fragments", "max_jobs_in_flight", "max_waiting_transfers", "max_pending_events"),
         )
-        _require_positive(self, "close_timeout_s", whole=False)
+        require_positive(self, "close_timeout_s", whole=False)
         if not self.groups or not all(isinstance(group, GroupConfig) for group in self.groups):
             raise ConfigError(f"groups must be GroupConfig records, one for each KV-cache group, got {self.groups!r}")
         if not isinstance(self.mode, Mode):
