@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Event,
         EventKind,
         GPULoadStoreSpec,
+        LoadOutcome,
         LoadStoreSpec,
         LookupResult,
         OffloadingEvent,
@@ -31,7 +32,11 @@ if TYPE_CHECKING:
         RemovalReason,
         ReqContext,
         Residents,
+        SecondaryTier,
+        StoreOutcome,
         Stream,
+        TierFactory,
+        TierShape,
         Transfer,
         TransferResult,
         get_offload_block_hash,
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
         InternalError,
         ModeError,
         OffloadError,
+        TierError,
         TransferError,
     )
     from aiokvoffload.events import EventBus, EventRecord, GapRecord, Subscription
@@ -66,6 +72,9 @@ if TYPE_CHECKING:
         ServiceStatistics,
         StoreResult,
     )
+    from aiokvoffload.tiering.disk.config import DiskConfig
+    from aiokvoffload.tiering.disk.statistics import DiskStatistics
+    from aiokvoffload.tiering.disk.tier import DiskTier
 
 __version__ = "0.1.0"
 
@@ -79,6 +88,7 @@ __all__ = [
     "CanonicalKVCaches",
     "CanonicalKVCacheTensor",
     "CanonicalKVCacheRef",
+    "DiskConfig",
     # use it, awaited
     "OffloadingService",
     "Request",
@@ -118,6 +128,13 @@ __all__ = [
     "Admission",
     "OffloadingWorker",
     "CPUOffloadingWorker",
+    "SecondaryTier",
+    "TierFactory",
+    "TierShape",
+    "StoreOutcome",
+    "LoadOutcome",
+    "DiskTier",
+    "DiskStatistics",
     "Transfer",
     "TransferResult",
     "Device",
@@ -134,6 +151,7 @@ __all__ = [
     "BusyError",
     "BrokenError",
     "TransferError",
+    "TierError",
     "InternalError",
 ]
 
@@ -144,12 +162,15 @@ _HOMES = (
     "cpu.common",
     "cpu.manager",
     "events",
+    "tiering.disk.config",
+    "tiering.disk.statistics",
     "device",
     "cpu.gpu_worker",
     "service",
     "cpu.spec",
+    "tiering.disk.tier",
 )
-"""Modules that the names come from, those without torch first."""
+"""Modules that the names come from, those without torch first, and last those that need an extra."""
 
 # Type checkers read the imports above; this function would let them take any name for a public one.
 if not TYPE_CHECKING:

@@ -1,0 +1,96 @@
+"""Where on which disk a slot lies. Knows sizes and files' names, opens nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from aiokvoffload.base import TierShape
+from aiokvoffload.cpu.common import PAGE_BYTES
+from aiokvoffload.errors import ConfigError
+
+HEADER_BYTES = 64 << 10
+"""Before the first slot of a file: its identity, and a multiple of every device's block."""
+MIN_SLOTS = 2
+"""One holds a chunk; another is needed so that a slot is rewritten only when the row of what it held is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskPool:
+    """All slots of one size, spread over the directories like the stripes of a RAID 0.
+
+    Attributes:
+        index: of this pool; part of its files' names and rows.
+        groups: KV-cache groups whose chunks it keeps.
+        chunk_bytes: payload of one chunk on one worker.
+        num_workers: rows of a slot.
+        num_slots: in all directories together.
+        num_stripes: number of directories; slot i lies in directory `i % num_stripes`.
+    """
+
+    index: int
+    groups: tuple[int, ...]
+    chunk_bytes: int
+    num_workers: int
+    num_slots: int
+    num_stripes: int
+
+    @property
+    def row_bytes(self) -> int:
+        """One worker's part of a slot: its payload, padded to whole pages."""
+        return padded(self.chunk_bytes)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes from one slot to the next."""
+        return self.row_bytes * self.num_workers
+
+    @property
+    def file_name(self) -> str:
+        """Of the file that each directory has."""
+        return f"chunks-{self.index}.data"
+
+    def offset_of(self, slot: int) -> int:
+        """Where in its directory's file a slot begins."""
+        return HEADER_BYTES + slot // self.num_stripes * self.slot_bytes
+
+    def file_bytes(self, stripe: int) -> int:
+        """Size of one directory's file."""
+        return HEADER_BYTES + -(-(self.num_slots - stripe) // self.num_stripes) * self.slot_bytes
+
+    def runs(self, slots: Sequence[int], max_slots: int) -> list[list[int]]:
+        """Positions in `slots` of those that one call can read or write: adjacent in one file, `max_slots` at most."""
+        stripes = self.num_stripes
+        positions = sorted(range(len(slots)), key=lambda position: (slots[position] % stripes, slots[position]))
+        runs = []
+        # Adjacent slots of one file grow by the number of stripes as their rank in the order grows by 1.
+        for _, run in groupby(enumerate(positions), lambda ranked: slots[ranked[1]] - ranked[0] * stripes):
+            adjacent = [position for _, position in run]
+            runs += [adjacent[start : start + max_slots] for start in range(0, len(adjacent), max_slots)]
+        return runs
+
+
+def padded(size_bytes: int) -> int:
+    """The bytes of whole pages that hold so many."""
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def plan_disk_pools(disk_bytes: int, shape: TierShape, num_stripes: int) -> tuple[DiskPool, ...]:
+    """One pool per distinct chunk size; every group has room for as many chunks as every other.
+
+    Raises:
+        ConfigError: a pool would get fewer than `MIN_SLOTS` slots; the message says how many bytes are needed.
+    """
+    chunk_bytes, num_workers = shape.chunk_bytes, shape.num_workers
+    chunks_per_group = disk_bytes // (sum(map(padded, chunk_bytes)) * num_workers)
+    pools = []
+    for index, size in enumerate(dict.fromkeys(chunk_bytes)):
+        groups = tuple(group_idx for group_idx, group_bytes in enumerate(chunk_bytes) if group_bytes == size)
+        num_slots = chunks_per_group * len(groups)
+        if num_slots < MIN_SLOTS:
+            needed_bytes = MIN_SLOTS * sum(map(padded, chunk_bytes)) * num_workers
+            raise ConfigError(
+                f"disk_bytes={disk_bytes} leaves {num_slots} slots for groups {groups}, {MIN_SLOTS} are needed: "
+                f"give at least {needed_bytes} bytes"
+            )
+        pools.append(DiskPool(index, groups, size, num_workers, num_slots, num_stripes))
+    return tuple(pools)
