@@ -22,11 +22,12 @@ class Ascent:
         wake: called when what was waited for may be there.
     """
 
-    __slots__ = ("_backend", "_began_at", "_ctx", "_failed_tiers", "_tier_by_key", "_wake", "_walk")
+    __slots__ = ("_backend", "_base", "_began_at", "_ctx", "_failed_tiers", "_tier_by_key", "_wake", "_walk")
 
     def __init__(self, backend: Backend, ctx: ReqContext, wake: Callable[[], None]) -> None:
         self._backend, self._ctx, self._wake = backend, ctx, wake
         self._walk: PromotionWalk | None = None
+        self._base = 0  # where the walk began
         # A second walk from where the last one began is of use only without a tier that failed meanwhile.
         self._began_at: tuple[OffloadKey, int] | None = None
         self._failed_tiers: set[str] = set()
@@ -41,14 +42,16 @@ class Ascent:
         depth = self._backend.depth
         if depth is None:
             return False
-        if self._walk is not None and not self._walk.ended:
+        if self._walk is not None and not self._walk.ended and position - self._base >= self._walk.position:
             return True
         begins_at = (keys[position], len(self._failed_tiers))
         if begins_at == self._began_at:
             return False
         self._began_at = begins_at
+        self.end()
         excluded = frozenset(self._failed_tiers)
-        self._walk = depth.promote(keys[position:], self._ctx, excluded=excluded, on_change=self._wake)
+        self._base = position
+        self._walk = depth.promote(keys[position:], self._ctx, excluded=excluded, on_change=self._wake, holds=True)
         return self._walk is not None
 
     def use(self, keys: Sequence[OffloadKey]) -> None:
@@ -59,7 +62,7 @@ class Ascent:
     def end(self) -> None:
         """Nothing more is wanted; what is on its way goes on."""
         if self._walk is not None:
-            self._walk.end()
+            self._walk.give_up()
 
     def sources(self, served: Iterable[Sequence[OffloadKey]]) -> tuple[tuple[str, int], ...]:
         """For each run of served keys from one tier its name and their number."""

@@ -49,6 +49,7 @@ class LowerTiers(Protocol):
         *,
         excluded: Collection[str] = (),
         on_change: Callable[[], None] = ...,
+        holds: bool = False,
     ) -> PromotionWalk | None:
         """Begin to bring a chain up; `None` if its first key is in no tier that may be asked."""
         ...

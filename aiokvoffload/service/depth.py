@@ -41,9 +41,10 @@ class Depth:
         *,
         excluded: Collection[str] = (),
         on_change: Callable[[], None] = lambda: None,
+        holds: bool = False,
     ) -> PromotionWalk | None:
         """Begin to bring a chain up; `None` if its first key is in no tier that may be asked."""
-        return self.chain.promote(keys, ctx, excluded=excluded, on_change=on_change)
+        return self.chain.promote(keys, ctx, excluded=excluded, on_change=on_change, holds=holds)
 
     def prefetch(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
         """Begin to bring up what a lookup counts and CPU memory has not got; returns how many keys that are."""

@@ -43,6 +43,13 @@ class Promotion(NamedTuple):
     slots: Ids
 
 
+class Hold(NamedTuple):
+    """Chunks that were promoted for somebody who has not used them yet; pinned until `release`."""
+
+    token: int
+    keys: Sequence[OffloadKey]
+
+
 def slots_of(spec: LoadStoreSpec) -> Ids:
     """The slots that the primary tier gave.
 

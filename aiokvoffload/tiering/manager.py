@@ -5,7 +5,7 @@ those of the primary manager, which it wraps; what a secondary tier keeps is tha
 calls it.
 """
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Sequence
 
 from aiokvoffload.base import (
     LookupResult,
@@ -22,7 +22,7 @@ from aiokvoffload.cache.statistics import ManagerStatistics
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
-from aiokvoffload.tiering.actions import Cascade, Promotion, PromotionPlan, Verdict, slots_of
+from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, PromotionPlan, Verdict, slots_of
 from aiokvoffload.tiering.budget import SlotBudget
 from aiokvoffload.tiering.cascades import Cascades
 from aiokvoffload.tiering.presence import Presence, count_leading
@@ -73,7 +73,7 @@ class TieringOffloadingManager(OffloadingManager):
 
     @property
     def promoting_slots(self) -> int:
-        """Slots reserved for chunks on their way up, quarantined ones included."""
+        """Slots of chunks on their way up and not used yet, quarantined ones included."""
         return self._promoting.used
 
     def lookup(self, key: OffloadKey, ctx: ReqContext) -> LookupResult:
@@ -144,7 +144,7 @@ class TieringOffloadingManager(OffloadingManager):
         ctx: ReqContext,
         *,
         excluded: Collection[str] = (),
-        protected: Set[OffloadKey] = frozenset(),
+        own_may_leave: bool = False,
     ) -> PromotionPlan:
         """The next step on a chain that is to come up; never beyond the first key that is nowhere (fault 22).
 
@@ -152,7 +152,7 @@ class TieringOffloadingManager(OffloadingManager):
             keys: of one group, in chain order.
             ctx: who wants them.
             excluded: tiers that are not to be asked.
-            protected: keys that must stay in CPU memory.
+            own_may_leave: whether keys of the same request may leave for these, where nothing else can.
         """
         skipped = self.primary.lookup_prefix(keys, ctx)
         tier, wanted = self._source_of(keys[skipped:], excluded)
@@ -160,7 +160,9 @@ class TieringOffloadingManager(OffloadingManager):
             return PromotionPlan(Verdict.END, skipped)
         group_idx = get_offload_group_idx(wanted[0])
         room = self._room_for_promotion(group_idx)
-        prepared = None if room < 1 else self.primary.prepare_promotion(wanted[:room], ctx, protected=protected)
+        prepared = None
+        if room > 0:
+            prepared = self.primary.prepare_promotion(wanted[:room], ctx, own_may_leave=own_may_leave)
         if prepared is None:
             return PromotionPlan(Verdict.WAIT, skipped)
         self._cascades.evicted(prepared.evicted_keys)
@@ -190,6 +192,19 @@ class TieringOffloadingManager(OffloadingManager):
     def quarantine_promotion(self, promotion: Promotion) -> None:
         """The tier is late: its keys are a MISS at once, their slots quarantined until `complete_promotion`."""
         self.primary.quarantine_store(promotion.token)
+
+    def hold(self, keys: Sequence[OffloadKey]) -> Hold | None:
+        """Pin promoted keys until whoever wanted them has pinned them; they count as under promotion till then."""
+        token, pinned, _ = self.primary.pin(keys)
+        if not pinned:
+            return None
+        self._promoting.take(get_offload_group_idx(pinned[0]), len(pinned))
+        return Hold(token, pinned)
+
+    def release(self, hold: Hold) -> None:
+        """End a hold."""
+        self._promoting.give(get_offload_group_idx(hold.keys[0]), len(hold.keys))
+        self.primary.complete_load(hold.token)
 
     def not_here(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> list[OffloadKey]:
         """Those of the leading keys that can be served which CPU memory has not got, not even on their way."""

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from aiokvoffload.base import ChunkViews, Ids, OffloadingWorker, OffloadKey, ReqContext, get_offload_group_idx
 from aiokvoffload.base.tier import LoadOutcome, SecondaryTier, StoreOutcome
 from aiokvoffload.clock import Clock
-from aiokvoffload.tiering.actions import Cascade, Promotion, Verdict
+from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, Verdict
 from aiokvoffload.tiering.chain.calls import TierCall
 from aiokvoffload.tiering.chain.lane import TierLane
 from aiokvoffload.tiering.chain.room import RoomQueue
@@ -133,14 +133,21 @@ class Chain:
         *,
         excluded: Collection[str] = (),
         on_change: Callable[[], None] = lambda: None,
+        holds: bool = False,
     ) -> PromotionWalk | None:
         """Begin to bring a chain up; `None` if its first key is in no tier that may be asked.
 
-        `on_change` may be called before this returns.
+        Args:
+            keys: of one group, in chain order.
+            ctx: who wants them.
+            excluded: tiers that are not to be asked.
+            on_change: called when the keys are to be looked up again, maybe before this returns.
+            holds: whether what has come up stays until it is used; the caller then says so, and when it gives up.
         """
         if self._closing or not self._manager.can_promote(keys, excluded):
             return None
-        walk = PromotionWalk(keys, ctx, excluded=excluded, on_change=on_change)
+        release = self._release if holds else None
+        walk = PromotionWalk(keys, ctx, excluded=excluded, on_change=on_change, release=release)
         self._go_on(walk)
         return walk
 
@@ -219,9 +226,7 @@ class Chain:
     def _advance(self, walk: PromotionWalk) -> bool:
         """Begin as many batches as may be under way; whether the walk need not wait for room."""
         while not walk.ended:
-            plan = self._manager.plan_promotion(
-                walk.rest, walk.ctx, excluded=walk.excluded, protected=walk.unused.keys()
-            )
+            plan = self._manager.plan_promotion(walk.rest, walk.ctx, excluded=walk.excluded, own_may_leave=walk.holds)
             walk.position += plan.skipped
             if plan.verdict is Verdict.WAIT:
                 return False
@@ -259,6 +264,8 @@ class Chain:
             self._manager.quarantine_promotion(promotion)
         elif not self._complete_promotion(promotion, failed):
             failed = frozenset(keys)
+        elif walk.holds and (hold := self._manager.hold(keys)) is not None:
+            walk.hold(hold)
         self._listener.tiers_changed()
         self._listener.promotion_ended(promotion, failed)
         walk.batch_ended(failed)
@@ -271,6 +278,10 @@ class Chain:
         if promotion.token in self._promotions:
             self._complete_promotion(promotion, frozenset())
             self.room_changed()
+
+    def _release(self, hold: Hold) -> None:
+        self._manager.release(hold)
+        self.room_changed()
 
     def _complete_promotion(self, promotion: Promotion, failed: frozenset[OffloadKey]) -> bool:
         del self._promotions[promotion.token]
