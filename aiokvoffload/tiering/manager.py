@@ -211,10 +211,10 @@ class TieringOffloadingManager(OffloadingManager):
         leading = keys[: self.lookup_prefix(keys, ctx)]
         return [key for key in leading if self.primary.lookup(key, ctx) is LookupResult.MISS]
 
-    def set_serving(self, names: Collection[str]) -> None:
-        """Only the tiers of these names are in service from now on."""
-        self._presence.serving[:] = [each.facts for each in self._rules.values() if each.name in names]
-        self._cascades.set_serving(names)
+    def set_serving(self, *, loading: Collection[str], storing: Collection[str]) -> None:
+        """From now on only these tiers are loaded from, and only those are stored to."""
+        self._presence.serving[:] = [each.facts for each in self._rules.values() if each.name in loading]
+        self._cascades.set_serving(storing)
 
     def touch(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> None:
         """Count a use in CPU memory."""

@@ -1,10 +1,21 @@
 """One call of a tier: what it moves, and who is told of its end. Performs nothing."""
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aiokvoffload.base import ChunkViews, OffloadKey
+
+
+class CallEnd(enum.Enum):
+    """How a call ended for whoever waits for it."""
+
+    RETURNED = "returned"
+    LATE = "late"
+    """Its deadline has passed; the tier may still touch the buffers."""
+    REFUSED = "refused"
+    """It never began."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,8 +27,7 @@ class TierCall:
         group_idx: that group.
         max_keys: most keys of one call.
         make_views: gives the buffers of each key, when the call begins.
-        on_settled: called once with the outcomes, or with `None` when there are none; a second argument says whether
-            the tier may still touch the buffers.
+        on_settled: called once with how it ended and the outcomes, with `None` when there are none.
         on_returned: called once after that, when it does not any more. Never for a call that was lost.
     """
 
@@ -25,12 +35,12 @@ class TierCall:
     group_idx: int
     max_keys: int
     make_views: Callable[[], Sequence[ChunkViews]]
-    on_settled: Callable[[Sequence[Any] | None, bool], None]
+    on_settled: Callable[[CallEnd, Sequence[Any] | None], None]
     on_returned: Callable[[], None]
 
     def refuse(self) -> None:
         """It never began."""
-        self.on_settled(None, False)
+        self.on_settled(CallEnd.REFUSED, None)
         self.on_returned()
 
     def can_go_with(self, other: "TierCall", num_keys: int) -> bool:
@@ -56,11 +66,11 @@ class _Merged:
     def make_views(self) -> Sequence[ChunkViews]:
         return [view for call in self._calls for view in call.make_views()]
 
-    def settle(self, outcomes: Sequence[Any] | None, is_late: bool) -> None:
+    def settle(self, end: CallEnd, outcomes: Sequence[Any] | None) -> None:
         start = 0
         for call in self._calls:
             stop = start + len(call.keys)
-            call.on_settled(None if outcomes is None else outcomes[start:stop], is_late)
+            call.on_settled(end, None if outcomes is None else outcomes[start:stop])
             start = stop
 
     def end(self) -> None:

@@ -13,7 +13,7 @@ from aiokvoffload.base import ChunkViews, Ids, OffloadingWorker, OffloadKey, Req
 from aiokvoffload.base.tier import LoadOutcome, SecondaryTier, StoreOutcome
 from aiokvoffload.clock import Clock
 from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, Verdict
-from aiokvoffload.tiering.chain.calls import TierCall
+from aiokvoffload.tiering.chain.calls import CallEnd, TierCall
 from aiokvoffload.tiering.chain.lane import TierLane
 from aiokvoffload.tiering.chain.room import RoomQueue
 from aiokvoffload.tiering.chain.statistics import TierCounts, TierStatistics
@@ -83,7 +83,7 @@ class Chain:
         self._clock = clock
         self._room = RoomQueue(clock, room_timeout_s)
         self._promotions: dict[int, Promotion] = {}
-        self._closing = False
+        self._closing = self._is_cascading = self._will_serve = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,18 +113,25 @@ class Chain:
 
     def cascade(self) -> None:
         """Begin what the manager wants to go down."""
-        for cascade in self._manager.take_cascades():
-            link = self._links[cascade.tier]
-            call = TierCall(
-                cascade.keys,
-                get_offload_group_idx(cascade.keys[0]),
-                cascade.max_call_keys,
-                partial(self._views, cascade.keys, cascade.slots),
-                partial(self._cascade_settled, link, cascade),
-                partial(self._cascade_returned, cascade),
-            )
-            if not link.lane.store(call):
-                link.counts.dropped += len(cascade.keys)
+        if self._is_cascading:  # one that is refused makes room for the next at once
+            return
+        self._is_cascading = True
+        try:
+            while cascades := self._manager.take_cascades():
+                for cascade in cascades:
+                    self._links[cascade.tier].lane.store(self._call_of(cascade))
+        finally:
+            self._is_cascading = False
+
+    def _call_of(self, cascade: Cascade) -> TierCall:
+        return TierCall(
+            cascade.keys,
+            get_offload_group_idx(cascade.keys[0]),
+            cascade.max_call_keys,
+            partial(self._views, cascade.keys, cascade.slots),
+            partial(self._cascade_settled, cascade),
+            partial(self._cascade_returned, cascade),
+        )
 
     def promote(
         self,
@@ -153,22 +160,31 @@ class Chain:
 
     def room_changed(self) -> None:
         """Slots may have become free or evictable."""
-        if self._room:
-            self._room.serve(self._advance)
+        if self._room and not self._will_serve:
+            self._will_serve = True
+            asyncio.get_running_loop().call_soon(self._serve_room)
 
-    def void(self, names: Collection[str]) -> None:
-        """What is on its way from and to these tiers, or anywhere if CPU memory is reset, is of the old epoch."""
-        for promotion in tuple(self._promotions.values()):
-            if promotion.tier in names:
-                self._manager.quarantine_promotion(promotion)
+    def _serve_room(self) -> None:
+        """Let the next walk go on, and one more in another pass of the loop (I10)."""
+        self._will_serve = False
+        if self._room.serve_next(self._advance):
+            self.room_changed()
 
     async def reset(self, names: Collection[str]) -> dict[str, int | None]:
         """Reset tiers side by side; for each what was cleared, `None` where that must wait until the tier answers."""
-        self.void(names)
         chosen = [name for name in self._links if name in names]
+        for name in chosen:
+            self._links[name].lane.begin_reset()
+        self._void(names)
         cleared = await asyncio.gather(*(self._links[name].lane.reset() for name in chosen))
         self._listener.tiers_changed()
         return dict(zip(chosen, cleared, strict=True))
+
+    def _void(self, names: Collection[str]) -> None:
+        """What is on its way from these tiers is of the old epoch."""
+        for promotion in tuple(self._promotions.values()):
+            if promotion.tier in names:
+                self._manager.quarantine_promotion(promotion)
 
     def refuse_cascades(self) -> None:
         """CPU memory is reset: what waits to go down is not to be kept."""
@@ -193,8 +209,9 @@ class Chain:
         return TierStatistics(
             name=name,
             serving=lane.serving,
-            reason=lane.health.reason,
-            outages=lane.health.outages,
+            storing=lane.storing.serving,
+            reason=lane.loading.reason or lane.storing.reason,
+            outages=lane.loading.outages,
             promoted=counts.promoted,
             missed=counts.missed,
             corrupt=counts.corrupt,
@@ -220,22 +237,24 @@ class Chain:
         """Take the walk's next steps, behind those that wait for room."""
         if self._closing:
             walk.end()
-        elif self._room or not self._advance(walk):
+        elif not walk.ended and (self._room or not self._advance(walk)):
             self._room.wait(walk)
 
     def _advance(self, walk: PromotionWalk) -> bool:
-        """Begin as many batches as may be under way; whether the walk need not wait for room."""
-        while not walk.ended:
-            plan = self._manager.plan_promotion(walk.rest, walk.ctx, excluded=walk.excluded, own_may_leave=walk.holds)
-            walk.position += plan.skipped
-            if plan.verdict is Verdict.WAIT:
-                return False
-            if plan.promotion is None:
-                walk.end()
-                break
-            self._begin(walk, plan.promotion)
-            if walk.in_flight >= self._links[plan.promotion.tier].max_calls_ahead:
-                break
+        """Begin the next batch; whether the walk need not wait for room."""
+        if walk.ended:
+            return True
+        plan = self._manager.plan_promotion(walk.rest, walk.ctx, excluded=walk.excluded, own_may_leave=walk.holds)
+        walk.position += plan.skipped
+        if plan.verdict is Verdict.WAIT:
+            return False
+        if plan.promotion is None:
+            walk.end()
+            return True
+        self._begin(walk, plan.promotion)
+        if walk.in_flight < self._links[plan.promotion.tier].max_calls_ahead:
+            # In another pass of the loop (I10).
+            asyncio.get_running_loop().call_soon(self._go_on, walk)
         return True
 
     def _begin(self, walk: PromotionWalk, promotion: Promotion) -> None:
@@ -254,13 +273,13 @@ class Chain:
         )
 
     def _promotion_settled(
-        self, walk: PromotionWalk, promotion: Promotion, outcomes: Sequence[LoadOutcome] | None, is_late: bool
+        self, walk: PromotionWalk, promotion: Promotion, end: CallEnd, outcomes: Sequence[LoadOutcome] | None
     ) -> None:
         keys = promotion.keys
         outcomes = [LoadOutcome.FAILED] * len(keys) if outcomes is None else outcomes
         self._count_loads(self._links[promotion.tier].counts, outcomes)
         failed = frozenset(key for key, out in zip(keys, outcomes, strict=True) if out is not LoadOutcome.LOADED)
-        if is_late:
+        if end is CallEnd.LATE:
             self._manager.quarantine_promotion(promotion)
         elif not self._complete_promotion(promotion, failed):
             failed = frozenset(keys)
@@ -270,8 +289,7 @@ class Chain:
         self._listener.promotion_ended(promotion, failed)
         walk.batch_ended(failed)
         self.room_changed()
-        if not walk.ended:
-            self._go_on(walk)
+        self._go_on(walk)
 
     def _promotion_returned(self, promotion: Promotion) -> None:
         """The tier touches its slots no more; nothing is left to do unless it was late."""
@@ -287,14 +305,13 @@ class Chain:
         del self._promotions[promotion.token]
         return self._manager.complete_promotion(promotion, failed)
 
-    def _cascade_settled(
-        self, link: _Link, cascade: Cascade, outcomes: Sequence[StoreOutcome] | None, is_late: bool
-    ) -> None:
-        if outcomes is None:
-            link.counts.failed_stores += len(cascade.keys) if is_late else 0
+    def _cascade_settled(self, cascade: Cascade, end: CallEnd, outcomes: Sequence[StoreOutcome] | None) -> None:
+        counts = self._links[cascade.tier].counts
+        if end is CallEnd.REFUSED:
+            counts.dropped += len(cascade.keys)
             return
-        pairs = list(zip(cascade.keys, outcomes, strict=True))
-        counts = link.counts
+        outcomes = [StoreOutcome.FAILED] * len(cascade.keys) if outcomes is None else outcomes
+        pairs = zip(cascade.keys, outcomes, strict=True)
         counts.cascaded += outcomes.count(StoreOutcome.STORED)
         counts.present += outcomes.count(StoreOutcome.PRESENT)
         counts.refused += outcomes.count(StoreOutcome.REFUSED)
@@ -316,7 +333,10 @@ class Chain:
         counts.failed_loads += outcomes.count(LoadOutcome.FAILED)
 
     def _serving_changed(self) -> None:
-        self._manager.set_serving([name for name, link in self._links.items() if link.lane.serving])
+        self._manager.set_serving(
+            loading=[name for name, link in self._links.items() if link.lane.serving],
+            storing=[name for name, link in self._links.items() if link.lane.storing.serving],
+        )
 
     def __repr__(self) -> str:
         return f"<Chain to {', '.join(self._links)}: {len(self._promotions)} promotions, {self._room!r}>"

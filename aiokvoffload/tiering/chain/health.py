@@ -6,10 +6,10 @@ logger = logging.getLogger(__name__)
 
 
 class TierHealth:
-    """The state of one tier: in service, or out of it for a reason.
+    """The state of one tier's loads, or of its stores: in service, or out of it for a reason.
 
     Args:
-        name: of the tier, for the log.
+        name: what this is about, for the log.
         max_failures: so many failed calls in a row take it out.
 
     Attributes:
@@ -45,12 +45,13 @@ class TierHealth:
         if self.serving:
             self.reason = reason
             self.outages += 1
-            logger.warning("tier %r is taken out of service: %s", self._name, reason)
+            logger.warning("tier %s: taken out of service: %s", self._name, reason)
 
     def take_back(self) -> None:
         """It answers again."""
-        logger.warning("tier %r is in service again", self._name)
-        self.reason, self._failures = "", 0
+        if not self.serving:
+            logger.warning("tier %s: in service again", self._name)
+            self.reason, self._failures = "", 0
 
     def __repr__(self) -> str:
         return f"TierHealth({self._name!r}, {self.reason or 'serving'}, {self.outages} outages)"

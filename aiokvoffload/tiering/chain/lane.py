@@ -14,7 +14,7 @@ from aiokvoffload.base import ChunkViews, OffloadKey, SecondaryTier
 from aiokvoffload.base.tier import LoadOutcome, StoreOutcome
 from aiokvoffload.clock import Clock
 from aiokvoffload.errors import TierError
-from aiokvoffload.tiering.chain.calls import TierCall
+from aiokvoffload.tiering.chain.calls import CallEnd, TierCall
 from aiokvoffload.tiering.chain.deadline import returned_in_time
 from aiokvoffload.tiering.chain.health import TierHealth
 from aiokvoffload.tiering.chain.queues import TierQueues
@@ -36,7 +36,8 @@ class TierLane:
 
     Attributes:
         tier: as given.
-        health: in service or not.
+        loading: whether loads are in service, and so whether a lookup may count on the tier.
+        storing: whether stores are; a full disk takes no more, and can still be read.
         queues: what waits and runs.
         late: calls whose deadline has passed and that have not returned.
     """
@@ -45,7 +46,8 @@ class TierLane:
         self, tier: SecondaryTier, config: TierConfig, *, clock: Clock, on_serving: Callable[[], None]
     ) -> None:
         self.tier = tier
-        self.health = TierHealth(tier.name, config.max_failures)
+        self.loading = TierHealth(f"{tier.name}, for loads", config.max_failures)
+        self.storing = TierHealth(f"{tier.name}, for stores", config.max_failures)
         self.queues = TierQueues(
             max_loads=config.max_loads_in_flight,
             max_stores=config.max_stores_in_flight,
@@ -61,7 +63,7 @@ class TierLane:
     @property
     def serving(self) -> bool:
         """Whether lookups may count on it."""
-        return self.health.serving and not self._is_resetting
+        return self.loading.serving and not self._is_resetting
 
     def load(self, call: TierCall) -> None:
         """Load as soon as it is its turn."""
@@ -73,7 +75,7 @@ class TierLane:
 
     def store(self, call: TierCall) -> bool:
         """Store as soon as it is its turn; `False` if the tier does not keep up, and the call is refused."""
-        if not self.health.serving or self._closing or not self.queues.admit_store(call):
+        if not self.storing.serving or self._closing or not self.queues.admit_store(call):
             call.refuse()
             return False
         self._start()
@@ -84,19 +86,16 @@ class TierLane:
         for call in self.queues.take_waiting(loads=loads, stores=stores):
             call.refuse()
 
-    async def reset(self) -> int | None:
-        """Make the tier forget everything; `None` if that must wait until it answers again.
-
-        Nothing of it is served from the call on, and nothing is served before the reset is done (fault 53).
-        """
-        self._owes_reset = True
+    def begin_reset(self) -> None:
+        """From now on nothing of the tier is served until `reset` is done (fault 53)."""
+        self._owes_reset = self._is_resetting = True
         self.refuse_waiting()
-        if not self.health.serving:
-            return None
-        self._is_resetting = True
         self._on_serving()
+
+    async def reset(self) -> int | None:
+        """Make the tier forget everything, after `begin_reset`; `None` if that must wait until it answers again."""
         try:
-            return await self._reset()
+            return await self._reset() if self.loading.serving else None
         finally:
             self._is_resetting = False
             self._on_serving()
@@ -106,10 +105,10 @@ class TierLane:
         resetting = asyncio.ensure_future(self.tier.reset())
         if not await returned_in_time(resetting, self._clock, self._clock.now_s() + self._config.store_timeout_s):
             self._watch_late(resetting)
-            self._take_out(f"a reset did not end in {self._config.store_timeout_s} s")
+            self._take_all_out(f"a reset did not end in {self._config.store_timeout_s} s")
             return None
         if (error := _error_of(resetting)) is not None:
-            self._take_out(f"a reset failed: {error!r}")
+            self._take_all_out(f"a reset failed: {error!r}")
             return None
         self._owes_reset = False
         return resetting.result()
@@ -150,7 +149,7 @@ class TierLane:
             await self._changed.wait()
 
     def _start(self) -> None:
-        if self._is_resetting or not self.health.serving:
+        if self._is_resetting:
             return
         while (call := self.queues.next_load()) is not None:
             self._begin(self._perform_load(call))
@@ -171,18 +170,22 @@ class TierLane:
 
     async def _perform_load(self, call: TierCall) -> None:
         try:
-            await self._perform(call, self.tier.load, self._config.load_timeout_s, failed=LoadOutcome.FAILED)
+            failed, health = LoadOutcome.FAILED, self.loading
+            await self._perform(call, self.tier.load, self._config.load_timeout_s, failed=failed, health=health)
         finally:
             self.queues.load_ended()
 
     async def _perform_store(self, call: TierCall) -> None:
         began_s = self._clock.now_s()
         try:
-            await self._perform(call, self.tier.store, self._config.store_timeout_s, failed=StoreOutcome.FAILED)
+            failed, health = StoreOutcome.FAILED, self.storing
+            await self._perform(call, self.tier.store, self._config.store_timeout_s, failed=failed, health=health)
         finally:
             self.queues.store_ended(len(call.keys), self._clock.now_s() - began_s)
 
-    async def _perform(self, call: TierCall, operation: _Call, timeout_s: float, *, failed: Any) -> None:
+    async def _perform(
+        self, call: TierCall, operation: _Call, timeout_s: float, *, failed: Any, health: TierHealth
+    ) -> None:
         running = asyncio.ensure_future(_run(operation, call))
         try:
             in_time = await returned_in_time(running, self._clock, self._clock.now_s() + timeout_s)
@@ -196,25 +199,26 @@ class TierLane:
             self._lose(call)
             return
         else:
-            call.on_settled(self._judge(running, failed), False)
+            call.on_settled(CallEnd.RETURNED, self._judge(running, failed, health))
         call.on_returned()
 
-    def _judge(self, running: "asyncio.Future[Sequence[Any]]", failed: Any) -> Sequence[Any] | None:
+    def _judge(self, running: "asyncio.Future[Sequence[Any]]", failed: Any, health: TierHealth) -> Sequence[Any] | None:
         """The outcomes, and what they say of the tier."""
-        if (error := _error_of(running)) is not None:
-            self._fail(repr(error))
-            return None
-        outcomes = running.result()
-        if all(outcome is failed for outcome in outcomes):
-            self._fail(f"it said so of {len(outcomes)} keys")
+        error = _error_of(running)
+        outcomes = running.result() if error is None else None
+        if outcomes is None:
+            health.failed(repr(error))
+        elif all(outcome is failed for outcome in outcomes):
+            health.failed(f"none of {len(outcomes)} keys could be moved")
         else:
-            self.health.succeeded()
+            health.succeeded()
+        self._health_changed()
         return outcomes
 
     async def _wait_late(self, call: TierCall, running: "asyncio.Future[Any]", timeout_s: float) -> None:
         self.late += 1
-        call.on_settled(None, True)
-        self._take_out(f"a call of {len(call.keys)} keys did not return in {timeout_s} s")
+        call.on_settled(CallEnd.LATE, None)
+        self._take_all_out(f"a call of {len(call.keys)} keys did not return in {timeout_s} s")
         await asyncio.wait([running])
         if not running.cancelled():
             _error_of(running)
@@ -222,31 +226,29 @@ class TierLane:
 
     def _lose(self, call: TierCall) -> None:
         self.late += 1
-        call.on_settled(None, True)
-        self._take_out("a call of it was cancelled from outside: its buffers are never used again")
+        call.on_settled(CallEnd.LATE, None)
+        self._take_all_out("a call of it was cancelled from outside: its buffers are never used again")
 
-    def _fail(self, reason: str) -> None:
-        self.health.failed(reason)
-        self._went_out()
+    def _take_all_out(self, reason: str) -> None:
+        self.loading.take_out(reason)
+        self.storing.take_out(reason)
+        self._health_changed()
 
-    def _take_out(self, reason: str) -> None:
-        self.health.take_out(reason)
-        self._went_out()
-
-    def _went_out(self) -> None:
-        if self.health.serving:
+    def _health_changed(self) -> None:
+        if self.loading.serving and self.storing.serving:
             return
-        self.refuse_waiting()
+        self.refuse_waiting(loads=not self.loading.serving, stores=not self.storing.serving)
         self._on_serving()
         if self._probing is None and not self._closing:
             self._probing = asyncio.create_task(self._probe_until_it_answers(), name="aiokvoffload-probe")
 
     async def _probe_until_it_answers(self) -> None:
-        while not self.health.serving:
+        while not (self.loading.serving and self.storing.serving):
             await self._clock.sleep_until(self._clock.now_s() + self._config.probe_interval_s)
             # As long as a call has not returned, the tier hangs, whatever else it says.
             if not self.late and await self._answers():
-                self.health.take_back()
+                self.loading.take_back()
+                self.storing.take_back()
         self._probing = None
         self._on_serving()
 
@@ -274,7 +276,7 @@ class TierLane:
         self._changed.set()
 
     def __repr__(self) -> str:
-        return f"<TierLane {self.tier.name!r}: {self.health!r}, {self.queues!r}, {self.late} late>"
+        return f"<TierLane {self.tier.name!r}: {self.loading!r}, {self.storing!r}, {self.queues!r}, {self.late} late>"
 
 
 async def _run(operation: _Call, call: TierCall) -> Sequence[Any]:

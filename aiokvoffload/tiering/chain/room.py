@@ -20,7 +20,6 @@ class RoomQueue:
         self._clock, self._timeout_s = clock, timeout_s
         self._waiting: deque[tuple[float, PromotionWalk]] = deque()
         self._walks: set[PromotionWalk] = set()
-        self._is_serving = False
         self._watching: asyncio.Task[None] | None = None
         self.timeouts = 0
 
@@ -33,16 +32,14 @@ class RoomQueue:
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch(), name="aiokvoffload-room")
 
-    def serve(self, advance: Callable[[PromotionWalk], bool]) -> None:
-        """There may be room: let walks go on in turn, up to the first for which `advance` says that there is none."""
-        if self._is_serving:  # what a walk does may change the room again
-            return
-        self._is_serving = True
-        try:
-            while self._waiting and (self._waiting[0][1].ended or advance(self._waiting[0][1])):
-                self._leave()
-        finally:
-            self._is_serving = False
+    def serve_next(self, advance: Callable[[PromotionWalk], bool]) -> bool:
+        """Let the first walk go on, unless `advance` says that there is no room for it; whether it left the queue."""
+        while self._waiting and self._waiting[0][1].ended:
+            self._leave()
+        if not self._waiting or not advance(self._waiting[0][1]):
+            return False
+        self._leave()
+        return True
 
     async def aclose(self) -> None:
         """Nobody waits any more."""

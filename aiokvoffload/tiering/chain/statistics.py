@@ -10,9 +10,10 @@ class TierStatistics:
 
     Attributes:
         name: of the tier.
-        serving: whether it is in service.
-        reason: why not, for people.
-        outages: how often it was taken out of service.
+        serving: whether loads are in service, and so whether lookups count on it.
+        storing: whether stores are in service.
+        reason: why one of them is not, for people.
+        outages: how often loads were taken out of service.
         promoted: keys that it brought up.
         missed: keys that it was asked for and had not any more.
         corrupt: keys that it had, but not as they were stored.
@@ -32,6 +33,7 @@ class TierStatistics:
 
     name: str
     serving: bool
+    storing: bool
     reason: str
     outages: int
     promoted: int
