@@ -62,6 +62,7 @@ class Ascent:
     def end(self) -> None:
         """Nothing more is wanted; what is on its way goes on."""
         if self._walk is not None:
+            self._tier_by_key.update(self._walk.tier_by_key)
             self._walk.give_up()
 
     def sources(self, served: Iterable[Sequence[OffloadKey]]) -> tuple[tuple[str, int], ...]:

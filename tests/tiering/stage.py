@@ -81,6 +81,17 @@ class DeepStage:
             lambda: Parts(self.manager, self.workers, None, tiers), groups=self.groups, limits=LIMITS
         )
 
+    async def __aenter__(self) -> OffloadingService:
+        return await self.service.__aenter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close; a test that failed half-way must not hang there."""
+        for tier in self.tiers:
+            tier.release()
+        for worker in self.workers:
+            worker.finish_all()
+        await self.service.aclose()
+
     @property
     def tier(self) -> FaultyTier:
         return self.tiers[0]

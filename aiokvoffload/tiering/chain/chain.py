@@ -287,7 +287,7 @@ class Chain:
             walk.hold(hold)
         self._listener.tiers_changed()
         self._listener.promotion_ended(promotion, failed)
-        walk.batch_ended(failed)
+        walk.batch_ended(promotion, failed)
         self.room_changed()
         self._go_on(walk)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 
 from aiokvoffload.base import OffloadKey, ReqContext
-from aiokvoffload.tiering.actions import Hold
+from aiokvoffload.tiering.actions import Hold, Promotion
 
 
 class PromotionWalk:
@@ -26,6 +26,7 @@ class PromotionWalk:
         position: of the first key that is not promoted and not on its way.
         in_flight: batches on their way.
         ended: whether no further batch will begin.
+        tier_by_key: from which tier each key came that this walk has brought up.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class PromotionWalk:
         "in_flight",
         "keys",
         "position",
+        "tier_by_key",
     )
 
     def __init__(
@@ -54,6 +56,7 @@ class PromotionWalk:
         self._on_change, self._release = on_change, release
         self.position = self.in_flight = 0
         self.ended = self._given_up = False
+        self.tier_by_key: dict[OffloadKey, str] = {}
         self._holds: dict[OffloadKey, Hold] = {}
 
     @property
@@ -81,9 +84,10 @@ class PromotionWalk:
             for key in self._holds.keys() & set(keys):
                 self._release(self._holds.pop(key))
 
-    def batch_ended(self, failed_keys: Collection[OffloadKey]) -> None:
+    def batch_ended(self, promotion: Promotion, failed_keys: Collection[OffloadKey]) -> None:
         """A batch is there, but for the failed keys, and with such the chain ends."""
         self.in_flight -= 1
+        self.tier_by_key.update((key, promotion.tier) for key in promotion.keys if key not in failed_keys)
         if failed_keys:
             self.ended = True
         self._on_change()
