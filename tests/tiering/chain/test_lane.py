@@ -200,4 +200,4 @@ async def test_a_close_says_what_it_left() -> None:
     assert stage.ended == [(2, "refused")]
     stage.tier.release()
     await settle()
-    assert stage.ended == [(2, "refused"), (1, "stored")]
+    assert stage.returned == [2, 1]
