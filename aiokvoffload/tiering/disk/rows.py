@@ -35,6 +35,10 @@ CREATE TABLE chunks (
     PRIMARY KEY (pool, slot)
 ) WITHOUT ROWID;
 """
+_SENSE = f"""
+typeof(pool) = 'integer' AND typeof(slot) = 'integer' AND typeof(rank) = 'integer' AND rank BETWEEN 0 AND ?
+AND typeof(key) = 'blob' AND length(key) <= {MAX_KEY_BYTES} AND typeof(checksum) = 'blob' AND length(checksum) = 16
+"""
 
 
 class Row(NamedTuple):
@@ -118,9 +122,10 @@ class RowStore:
         with contextlib.ExitStack() as undo:
             self._connection = connect(path)
             undo.callback(self._connection.close)
+            is_new = _is_new(self._connection, path)
             max_bytes = ROW_BOUND_BYTES * max_slots + (1 << 20)
             self._connection.execute(f"PRAGMA max_page_count = {max_bytes // _PAGE_BYTES}")
-            if _is_new(self._connection, path):
+            if is_new:
                 self._create(description, store_id or uuid.uuid4().hex, now_s)
             found, self.store_id, self.created_s = read_description(self._connection)
             found.require(description, path.parent)
@@ -130,9 +135,19 @@ class RowStore:
             self._connection.execute(f"PRAGMA journal_size_limit = {_WAL_PAGES * _PAGE_BYTES}")
             undo.pop_all()
 
-    def drop_slots_from(self, pool: int, num_slots: int) -> None:
-        """Forget rows of slots that the pool has no more."""
-        self._connection.execute("DELETE FROM chunks WHERE pool = ? AND slot >= ?", (pool, num_slots))
+    def drop_senseless(self, num_slots: Sequence[int], max_rank: int) -> None:
+        """Delete rows that are not such as are written here, or are of slots that their pool has not, or no more.
+
+        It reads every page of the file that has rows.
+
+        Args:
+            num_slots: of each pool.
+            max_rank: the highest that can have been given.
+        """
+        slots = " OR ".join(
+            f"(pool = {pool} AND slot BETWEEN 0 AND {count - 1})" for pool, count in enumerate(num_slots)
+        )
+        self._connection.execute(f"DELETE FROM chunks WHERE NOT ({_SENSE}) OR NOT ({slots})", (max_rank,))  # noqa: S608
 
     def slots(self, pool: int) -> Iterator[int]:
         """The slots that have rows, in increasing order."""
