@@ -19,7 +19,7 @@ from aiokvoffload.tiering.disk.directory import OwnedDirectory
 from aiokvoffload.tiering.disk.layout import DiskPool, plan_disk_pools
 from aiokvoffload.tiering.disk.ranks import highest_rank
 from aiokvoffload.tiering.disk.rows import FORMAT_VERSION, INDEX_NAME, Description, RowStore
-from aiokvoffload.tiering.disk.slot_cache import SlotCache
+from aiokvoffload.tiering.disk.slot_cache import SlotCache, spare_slots
 from aiokvoffload.tiering.disk.slot_file import SlotFile
 
 logger = logging.getLogger(__name__)
@@ -90,6 +90,8 @@ def _open_rows(path: Path, description: Description, pools: Sequence[DiskPool]) 
             with contextlib.ExitStack() as undo:
                 undo.callback(rows.close)
                 rows.drop_senseless([pool.num_slots for pool in pools], highest_rank())
+                for pool in pools:  # spare slots must be free: a store that evicts is given others
+                    rows.keep_latest(pool.index, pool.num_slots - spare_slots(pool.num_slots))
                 undo.pop_all()
         except sqlite3.OperationalError as error:
             raise TierError(f"{path / INDEX_NAME} cannot be used: {error}") from error

@@ -149,6 +149,13 @@ class RowStore:
         )
         self._connection.execute(f"DELETE FROM chunks WHERE NOT ({_SENSE}) OR NOT ({slots})", (max_rank,))  # noqa: S608
 
+    def keep_latest(self, pool: int, count: int) -> None:
+        """Delete the rows of a pool that were stored before the `count` latest ones."""
+        earlier = "SELECT slot FROM chunks WHERE pool = ? ORDER BY rank DESC LIMIT -1 OFFSET ?"
+        slots = self._connection.execute(earlier, (pool, count)).fetchall()
+        with self.changing(deletes=[(pool, slot) for (slot,) in slots]):
+            pass
+
     def slots(self, pool: int) -> Iterator[int]:
         """The slots that have rows, in increasing order."""
         for (slot,) in self._connection.execute("SELECT slot FROM chunks WHERE pool = ? ORDER BY slot", (pool,)):
@@ -160,7 +167,9 @@ class RowStore:
         return int(rank or 0)
 
     @contextlib.contextmanager
-    def changing(self, *, clear: bool, inserts: Iterable[Row], deletes: Sequence[tuple[int, int]]) -> Iterator[None]:
+    def changing(
+        self, *, clear: bool = False, inserts: Iterable[Row] = (), deletes: Iterable[tuple[int, int]] = ()
+    ) -> Iterator[None]:
         """Change rows in one transaction: clear all, then insert, then delete; commit if the block does not raise."""
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
