@@ -11,8 +11,10 @@ import json
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +30,7 @@ ROW_BOUND_BYTES = 512
 _APPLICATION_ID = 0x6B766F66
 _PAGE_BYTES = 4096
 _WAL_PAGES = 1000
+_STATEMENT_ROWS = 64
 _SCHEMA = """
 CREATE TABLE store (description TEXT NOT NULL, store_id TEXT NOT NULL, created_s INTEGER NOT NULL);
 CREATE TABLE chunks (
@@ -168,7 +171,7 @@ class RowStore:
 
     @contextlib.contextmanager
     def changing(
-        self, *, clear: bool = False, inserts: Iterable[Row] = (), deletes: Iterable[tuple[int, int]] = ()
+        self, *, clear: bool = False, inserts: Sequence[Row] = (), deletes: Sequence[tuple[int, int]] = ()
     ) -> Iterator[None]:
         """Change rows in one transaction: clear all, then insert, then delete; commit if the block does not raise."""
         connection = self._connection
@@ -176,8 +179,8 @@ class RowStore:
         try:
             if clear:
                 connection.execute("DELETE FROM chunks")
-            connection.executemany("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)", inserts)
-            connection.executemany("DELETE FROM chunks WHERE pool = ? AND slot = ?", deletes)
+            _insert(connection, inserts)
+            _delete(connection, deletes)
             yield
             connection.execute("COMMIT")
         except BaseException:
@@ -250,6 +253,23 @@ def require_own(connection: sqlite3.Connection, path: Path) -> None:
         raise ForeignIndexError(
             f"{path} has format {version}, this version reads {FORMAT_VERSION}: remove the directory"
         )
+
+
+# One statement for many rows: each lets go of the GIL and takes it again, among threads that all want it.
+def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    for start in range(0, len(rows), _STATEMENT_ROWS):
+        part = rows[start : start + _STATEMENT_ROWS]
+        placeholders = ", ".join(["(?, ?, ?, ?, ?)"] * len(part))
+        connection.execute(f"INSERT OR REPLACE INTO chunks VALUES {placeholders}", tuple(chain.from_iterable(part)))  # noqa: S608
+
+
+def _delete(connection: sqlite3.Connection, pools_and_slots: Sequence[tuple[int, int]]) -> None:
+    for pool, run in groupby(sorted(pools_and_slots), itemgetter(0)):
+        slots = [slot for _, slot in run]
+        for start in range(0, len(slots), _STATEMENT_ROWS):
+            part = slots[start : start + _STATEMENT_ROWS]
+            placeholders = ", ".join("?" * len(part))
+            connection.execute(f"DELETE FROM chunks WHERE pool = ? AND slot IN ({placeholders})", (pool, *part))  # noqa: S608
 
 
 def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
