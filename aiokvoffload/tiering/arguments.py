@@ -41,8 +41,16 @@ class TierArguments:
         self._check.require_distinct(keys, set(keys))
         if len(views) != len(keys):
             raise ArgumentError(f"views must have one entry for each of {len(keys)} keys, got {len(views)}")
+        size_of, num_workers = self._size_by_suffix, self.num_workers
         for index, (key, buffers) in enumerate(zip(keys, views, strict=True)):
-            self._require_buffers(f"views[{index}]", buffers, self._size_by_suffix[key[GROUP_SUFFIX]], writable)
+            size_bytes = size_of[key[GROUP_SUFFIX]]
+            for buffer in buffers:
+                if buffer.nbytes != size_bytes or (writable and buffer.readonly) or not buffer.c_contiguous:
+                    raise _unfit_buffer(index, buffer, size_bytes)
+            if len(buffers) != num_workers:
+                raise ArgumentError(
+                    f"views[{index}] must have a buffer for each of {num_workers} workers: {len(buffers)}"
+                )
 
     def require_keys(self, keys: Sequence[OffloadKey]) -> None:
         """Check keys alone.
@@ -52,11 +60,8 @@ class TierArguments:
         """
         self._check.require_keys(keys)
 
-    def _require_buffers(self, name: str, buffers: ChunkViews, size_bytes: int, writable: bool) -> None:
-        if len(buffers) != self.num_workers:
-            raise ArgumentError(f"{name} must have one buffer for each of {self.num_workers} workers: {len(buffers)}")
-        for buffer in buffers:
-            if buffer.nbytes != size_bytes or not buffer.c_contiguous:
-                raise ArgumentError(f"{name} must be {size_bytes} contiguous bytes, got {buffer.nbytes}")
-            if writable and buffer.readonly:
-                raise ArgumentError(f"{name} must be writable to be loaded into")
+
+def _unfit_buffer(index: int, buffer: memoryview, size_bytes: int) -> ArgumentError:
+    found = f"{buffer.nbytes}, {'contiguous' if buffer.c_contiguous else 'scattered'}"
+    found += ", read-only" if buffer.readonly else ""
+    return ArgumentError(f"views[{index}] must be {size_bytes} contiguous bytes, writable for a load, got {found}")

@@ -59,21 +59,15 @@ class ChunkBatch(ABC):
         """Split the work among threads; the job that ends last calls `on_done`, whatever became of the chunks."""
         pool, count = self._pool, len(self.slots)
         share = max(1, min(-(-count // num_threads), MAX_JOB_BYTES // pool.slot_bytes))
-        longest = max(1, min(share, MAX_RUN_BYTES // pool.slot_bytes, _MAX_BUFFERS // pool.num_workers))
-        parts: list[list[list[int]]] = [[]]
-        size = 0
-        for run in pool.runs(self.slots, longest):
-            if size + len(run) > share and parts[-1]:
-                parts.append([])
-                size = 0
-            parts[-1].append(run)
-            size += len(run)
+        # In the order of the call: chunks that lie side by side mostly stand side by side in their chain too.
+        parts = [range(start, min(start + share, count)) for start in range(0, count, share)]
         self._jobs_left = len(parts)
         return [partial(self._run, part, on_done) for part in parts]
 
-    def _run(self, runs: Sequence[Sequence[int]], on_done: Callable[[], None]) -> None:
+    def _run(self, positions: range, on_done: Callable[[], None]) -> None:
+        longest = max(1, min(MAX_RUN_BYTES // self._pool.slot_bytes, _MAX_BUFFERS // self._pool.num_workers))
         try:
-            for run in runs:
+            for run in self._pool.runs(self.slots, positions, longest):
                 self._transfer_or_split(run)
         finally:
             with self._lock:

@@ -4,6 +4,7 @@ XXH3 (https://xxhash.com) with 128 bits is no protection against somebody who wa
 stale, foreign and flipped bytes, at 9 to 15 GB/s a core. It lets go of the GIL for all but tiny buffers.
 """
 
+import struct
 from collections.abc import Sequence
 
 from aiokvoffload.base import OffloadKey
@@ -14,6 +15,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("the disk tier needs xxhash: pip install 'aiokvoffload[disk]'", name="xxhash") from error
 
 CHECKSUM_BYTES = 16
+_LENGTHS = struct.Struct(">IQ")
 
 
 class Checksummer:
@@ -29,10 +31,8 @@ class Checksummer:
         self._namespace_digest = xxhash.xxh3_128_digest(namespace.encode())
 
     def digest(self, key: OffloadKey, payload: Sequence[memoryview]) -> bytes:
-        """The checksum of one chunk; its payload is the buffers, one after the other."""
+        """The checksum of one chunk, whose payload is these buffers, in this order."""
         size_bytes = sum(map(len, payload))
-        head = len(key).to_bytes(4, "big") + key + size_bytes.to_bytes(8, "big")
-        state = xxhash.xxh3_128(self._namespace_digest + head)
-        for buffer in payload:
-            state.update(buffer)
-        return state.digest()
+        head = self._namespace_digest + _LENGTHS.pack(len(key), size_bytes) + key
+        # Of digests, since that takes one call for each buffer: with chunks of 64 KiB the calls count.
+        return xxhash.xxh3_128_digest(head + b"".join(map(xxhash.xxh3_128_digest, payload)))

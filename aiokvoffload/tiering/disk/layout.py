@@ -1,8 +1,7 @@
 """Where on which disk a slot lies. Knows sizes and files' names, opens nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from aiokvoffload.base import TierShape
 from aiokvoffload.cpu.common import PAGE_BYTES
@@ -57,15 +56,20 @@ class DiskPool:
         """Size of one directory's file."""
         return HEADER_BYTES + -(-(self.num_slots - stripe) // self.num_stripes) * self.slot_bytes
 
-    def runs(self, slots: Sequence[int], max_slots: int) -> list[list[int]]:
-        """Positions in `slots` of those that one call can read or write: adjacent in one file, `max_slots` at most."""
+    def runs(self, slots: Sequence[int], positions: Iterable[int], max_slots: int) -> list[list[int]]:
+        """Positions in `slots` of those that one call can move: adjacent in one file, `max_slots` at most."""
         stripes = self.num_stripes
-        positions = sorted(range(len(slots)), key=lambda position: (slots[position] % stripes, slots[position]))
-        runs = []
-        # Adjacent slots of one file grow by the number of stripes as their rank in the order grows by 1.
-        for _, run in groupby(enumerate(positions), lambda ranked: slots[ranked[1]] - ranked[0] * stripes):
-            adjacent = [position for _, position in run]
-            runs += [adjacent[start : start + max_slots] for start in range(0, len(adjacent), max_slots)]
+        ordered = sorted(positions, key=slots.__getitem__)
+        if stripes > 1:
+            ordered.sort(key=lambda position: slots[position] % stripes)
+        runs: list[list[int]] = []
+        follower = -1
+        for position in ordered:
+            slot = slots[position]
+            if slot != follower or len(runs[-1]) == max_slots:
+                runs.append([])
+            runs[-1].append(position)
+            follower = slot + stripes
         return runs
 
 

@@ -173,17 +173,9 @@ class LiveDisk:
         for (pool_index, chain), run in groupby(rows, lambda row: (row.pool, chain_of(row.rank))):
             if chain != self._chain[0]:
                 self._chain = chain, next(self.shared.chain_numbers)
-            sound = [row for row in run if self._makes_sense(row)]
-            if sound:
-                self.shared.counts.recovered += self.shelves[pool_index].adopt(sound, self._chain[1])
-
-    def _makes_sense(self, row: Row) -> bool:
-        """Whether a row is such as are written here: its bytes on disk may have been changed by anything."""
-        of_any_type: tuple[object, ...] = row.key, row.checksum
-        if not all(isinstance(value, bytes) for value in of_any_type):
-            return False
-        shelf = self._shelf_of.get(row.key[GROUP_SUFFIX])
-        return shelf is not None and shelf is self.shelves[row.pool]
+            shelf = self.shelves[pool_index]
+            sound = [row for row in run if self._shelf_of.get(row.key[GROUP_SUFFIX]) is shelf]
+            self.shared.counts.recovered += shelf.adopt(sound, self._chain[1])
 
     def _end_recovery(self) -> None:
         self.recovered.set()

@@ -17,8 +17,9 @@ from aiokvoffload.tiering.disk.checksum import Checksummer
 from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.directory import OwnedDirectory
 from aiokvoffload.tiering.disk.layout import DiskPool, plan_disk_pools
+from aiokvoffload.tiering.disk.ranks import highest_rank
 from aiokvoffload.tiering.disk.rows import FORMAT_VERSION, INDEX_NAME, Description, RowStore
-from aiokvoffload.tiering.disk.slot_cache import SlotCache
+from aiokvoffload.tiering.disk.slot_cache import SlotCache, spare_slots
 from aiokvoffload.tiering.disk.slot_file import SlotFile
 
 logger = logging.getLogger(__name__)
@@ -88,10 +89,9 @@ def _open_rows(path: Path, description: Description, pools: Sequence[DiskPool]) 
             )
             with contextlib.ExitStack() as undo:
                 undo.callback(rows.close)
-                for pool in pools:
-                    rows.drop_slots_from(pool.index, pool.num_slots)
-                    for _ in rows.slots(pool.index):  # reads every page that recovery will read
-                        pass
+                rows.drop_senseless([pool.num_slots for pool in pools], highest_rank())
+                for pool in pools:  # spare slots must be free: a store that evicts is given others
+                    rows.keep_latest(pool.index, pool.num_slots - spare_slots(pool.num_slots))
                 undo.pop_all()
         except sqlite3.OperationalError as error:
             raise TierError(f"{path / INDEX_NAME} cannot be used: {error}") from error

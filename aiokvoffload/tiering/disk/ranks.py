@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 _POSITION_BITS = 20
-MAX_POSITIONS = 1 << _POSITION_BITS
+_YEAR_MS = 366 * 86_400_000
 
 
 class Ranks:
@@ -29,6 +29,11 @@ class Ranks:
         first = self._last << _POSITION_BITS
         self._last += count >> _POSITION_BITS
         return range(first, first + count)
+
+
+def highest_rank() -> int:
+    """What no rank can exceed unless a clock was wrong by a year."""
+    return (time.time_ns() // 1_000_000 + _YEAR_MS) << _POSITION_BITS
 
 
 def chain_of(rank: int) -> int:

@@ -11,8 +11,10 @@ import json
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,12 +30,17 @@ ROW_BOUND_BYTES = 512
 _APPLICATION_ID = 0x6B766F66
 _PAGE_BYTES = 4096
 _WAL_PAGES = 1000
+_STATEMENT_ROWS = 64
 _SCHEMA = """
 CREATE TABLE store (description TEXT NOT NULL, store_id TEXT NOT NULL, created_s INTEGER NOT NULL);
 CREATE TABLE chunks (
     pool INTEGER NOT NULL, slot INTEGER NOT NULL, key BLOB NOT NULL, rank INTEGER NOT NULL, checksum BLOB NOT NULL,
     PRIMARY KEY (pool, slot)
 ) WITHOUT ROWID;
+"""
+_SENSE = f"""
+typeof(pool) = 'integer' AND typeof(slot) = 'integer' AND typeof(rank) = 'integer' AND rank BETWEEN 0 AND ?
+AND typeof(key) = 'blob' AND length(key) <= {MAX_KEY_BYTES} AND typeof(checksum) = 'blob' AND length(checksum) = 16
 """
 
 
@@ -118,9 +125,10 @@ class RowStore:
         with contextlib.ExitStack() as undo:
             self._connection = connect(path)
             undo.callback(self._connection.close)
+            is_new = _is_new(self._connection, path)
             max_bytes = ROW_BOUND_BYTES * max_slots + (1 << 20)
             self._connection.execute(f"PRAGMA max_page_count = {max_bytes // _PAGE_BYTES}")
-            if _is_new(self._connection, path):
+            if is_new:
                 self._create(description, store_id or uuid.uuid4().hex, now_s)
             found, self.store_id, self.created_s = read_description(self._connection)
             found.require(description, path.parent)
@@ -130,9 +138,26 @@ class RowStore:
             self._connection.execute(f"PRAGMA journal_size_limit = {_WAL_PAGES * _PAGE_BYTES}")
             undo.pop_all()
 
-    def drop_slots_from(self, pool: int, num_slots: int) -> None:
-        """Forget rows of slots that the pool has no more."""
-        self._connection.execute("DELETE FROM chunks WHERE pool = ? AND slot >= ?", (pool, num_slots))
+    def drop_senseless(self, num_slots: Sequence[int], max_rank: int) -> None:
+        """Delete rows that are not such as are written here, or are of slots that their pool has not, or no more.
+
+        It reads every page of the file that has rows.
+
+        Args:
+            num_slots: of each pool.
+            max_rank: the highest that can have been given.
+        """
+        slots = " OR ".join(
+            f"(pool = {pool} AND slot BETWEEN 0 AND {count - 1})" for pool, count in enumerate(num_slots)
+        )
+        self._connection.execute(f"DELETE FROM chunks WHERE NOT ({_SENSE}) OR NOT ({slots})", (max_rank,))  # noqa: S608
+
+    def keep_latest(self, pool: int, count: int) -> None:
+        """Delete the rows of a pool that were stored before the `count` latest ones."""
+        earlier = "SELECT slot FROM chunks WHERE pool = ? ORDER BY rank DESC LIMIT -1 OFFSET ?"
+        slots = self._connection.execute(earlier, (pool, count)).fetchall()
+        with self.changing(deletes=[(pool, slot) for (slot,) in slots]):
+            pass
 
     def slots(self, pool: int) -> Iterator[int]:
         """The slots that have rows, in increasing order."""
@@ -145,15 +170,17 @@ class RowStore:
         return int(rank or 0)
 
     @contextlib.contextmanager
-    def changing(self, *, clear: bool, inserts: Iterable[Row], deletes: Sequence[tuple[int, int]]) -> Iterator[None]:
+    def changing(
+        self, *, clear: bool = False, inserts: Sequence[Row] = (), deletes: Sequence[tuple[int, int]] = ()
+    ) -> Iterator[None]:
         """Change rows in one transaction: clear all, then insert, then delete; commit if the block does not raise."""
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
             if clear:
                 connection.execute("DELETE FROM chunks")
-            connection.executemany("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)", inserts)
-            connection.executemany("DELETE FROM chunks WHERE pool = ? AND slot = ?", deletes)
+            _insert(connection, inserts)
+            _delete(connection, deletes)
             yield
             connection.execute("COMMIT")
         except BaseException:
@@ -226,6 +253,23 @@ def require_own(connection: sqlite3.Connection, path: Path) -> None:
         raise ForeignIndexError(
             f"{path} has format {version}, this version reads {FORMAT_VERSION}: remove the directory"
         )
+
+
+# One statement for many rows: each lets go of the GIL and takes it again, among threads that all want it.
+def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    for start in range(0, len(rows), _STATEMENT_ROWS):
+        part = rows[start : start + _STATEMENT_ROWS]
+        placeholders = ", ".join(["(?, ?, ?, ?, ?)"] * len(part))
+        connection.execute(f"INSERT OR REPLACE INTO chunks VALUES {placeholders}", tuple(chain.from_iterable(part)))  # noqa: S608
+
+
+def _delete(connection: sqlite3.Connection, pools_and_slots: Sequence[tuple[int, int]]) -> None:
+    for pool, run in groupby(sorted(pools_and_slots), itemgetter(0)):
+        slots = [slot for _, slot in run]
+        for start in range(0, len(slots), _STATEMENT_ROWS):
+            part = slots[start : start + _STATEMENT_ROWS]
+            placeholders = ", ".join("?" * len(part))
+            connection.execute(f"DELETE FROM chunks WHERE pool = ? AND slot IN ({placeholders})", (pool, *part))  # noqa: S608
 
 
 def _is_new(connection: sqlite3.Connection, path: Path) -> bool:

@@ -60,12 +60,12 @@ class SharedParts:
 
 @dataclass(slots=True)
 class _StoreCall:
-    """One call of `store`: what is given, what is known of it, and whose writes it waits for."""
+    """One call of `store`: what is given, what is known of it, and the writes it waits for, its own and others'."""
 
     views: dict[OffloadKey, ChunkViews]
     outcomes: StoreOutcomes = field(default_factory=dict)
-    begun: dict[OffloadKey, "asyncio.Future[StoreOutcomes]"] = field(default_factory=dict)
-    joined: set[OffloadKey] = field(default_factory=set)
+    begun: list["asyncio.Future[StoreOutcomes]"] = field(default_factory=list)
+    joined: dict[OffloadKey, "asyncio.Future[StoreOutcomes]"] = field(default_factory=dict)
 
 
 class Shelf:
@@ -96,28 +96,25 @@ class Shelf:
         call = _StoreCall(dict(zip(keys, views, strict=True)))
         async with self._turn:
             await self._begin_stores(call)
-        for key, ending in call.begun.items():
+        for ending in call.begun:
+            call.outcomes.update(await asyncio.shield(ending))
+        for key, ending in call.joined.items():
             outcome = (await asyncio.shield(ending))[key]
-            is_others = key in call.joined and outcome is StoreOutcome.STORED
-            call.outcomes[key] = StoreOutcome.PRESENT if is_others else outcome
+            call.outcomes[key] = StoreOutcome.PRESENT if outcome is StoreOutcome.STORED else outcome
         return call.outcomes
 
     async def load(self, keys: Sequence[OffloadKey], views: Sequence[ChunkViews]) -> dict[OffloadKey, LoadOutcome]:
         """Load chunks; the outcome of each key."""
-        shared, cache = self._shared, self.cache
         outcomes = dict.fromkeys(keys, LoadOutcome.MISS)
-        found = {key: view for key, view in zip(keys, views, strict=True) if cache.lookup(key) is LookupResult.HIT}
-        shared.counts.missed += len(keys) - len(found)
-        cache.access(keys, next(shared.chain_numbers))
-        if found:
-            held = cache.pool.pin_leading(list(found))
-            self._reads.append(held)
-            expected = list(map(cache.checksum, held.slots)) if shared.verify else None
-            batch = LoadBatch(self._storage, held.slots, held.keys, list(found.values()), expected=expected)
-            ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            end = partial(self._end_load, batch, held, ending, self._epoch)
-            for job in batch.jobs(shared.num_threads, partial(shared.handover.post, end)):
-                shared.threads.load(job)
+        self.cache.access(keys, next(self._shared.chain_numbers))
+        held = self.cache.pool.pin_leading(keys)
+        if len(held.keys) < len(keys):
+            self.cache.complete_read(held)
+            there = {key: view for key, view in zip(keys, views, strict=True) if self._has(key)}
+            held, views = self.cache.pool.pin_leading(list(there)), list(there.values())
+            self._shared.counts.missed += len(keys) - len(there)
+        if held.keys:
+            batch, ending = self._begin_load(held, views)
             await asyncio.shield(ending)
             outcomes.update(zip(held.keys, batch.outcomes, strict=True))
         return outcomes
@@ -192,18 +189,20 @@ class Shelf:
 
     def _sort_out(self, keys: Sequence[OffloadKey], call: "_StoreCall") -> list[OffloadKey]:
         """Keys that are to be stored; what is here is present, and another's store of a key is joined (fault 18)."""
-        absent = []
+        absent = list(self.cache.absent(keys))
+        if len(absent) == len(keys):
+            return absent
         for key in keys:
             match self.cache.lookup(key):
-                case LookupResult.MISS:
-                    absent.append(key)
                 case LookupResult.HIT:
                     call.outcomes[key] = StoreOutcome.PRESENT
                     self._shared.counts.present += 1
                 case LookupResult.HIT_PENDING:
-                    call.begun[key] = self._storing[key]
-                    call.joined.add(key)
+                    call.joined[key] = self._storing[key]
         return absent
+
+    def _has(self, key: OffloadKey) -> bool:
+        return self.cache.lookup(key) is LookupResult.HIT
 
     async def _wait_for_change(self) -> None:
         self._change = asyncio.get_running_loop().create_future()
@@ -225,7 +224,7 @@ class Shelf:
         self._writes.append(held)
         ending: asyncio.Future[StoreOutcomes] = asyncio.get_running_loop().create_future()
         self._storing.update(dict.fromkeys(held.keys, ending))
-        call.begun.update(dict.fromkeys(held.keys, ending))
+        call.begun.append(ending)
         batch = StoreBatch(self._storage, held.slots, held.keys, [call.views[key] for key in held.keys])
         end = partial(self._end_store, batch, held, ending, self._epoch)
         for job in batch.jobs(shared.num_threads, partial(shared.handover.post, end)):
@@ -264,6 +263,17 @@ class Shelf:
         shared.counts.stored += len(written)
         shared.counts.stored_bytes += len(written) * pool.chunk_bytes * pool.num_workers
         return written | self._count_failed(failed)
+
+    def _begin_load(self, held: Held, views: Sequence[ChunkViews]) -> tuple[LoadBatch, "asyncio.Future[None]"]:
+        shared = self._shared
+        self._reads.append(held)
+        expected = list(map(self.cache.checksum, held.slots)) if shared.verify else None
+        batch = LoadBatch(self._storage, held.slots, held.keys, views, expected=expected)
+        ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        end = partial(self._end_load, batch, held, ending, self._epoch)
+        for job in batch.jobs(shared.num_threads, partial(shared.handover.post, end)):
+            shared.threads.load(job)
+        return batch, ending
 
     def _end_load(self, batch: LoadBatch, held: Held, ending: "asyncio.Future[None]", epoch: int) -> None:
         counts, pool = self._shared.counts, self._storage.pool

@@ -16,6 +16,11 @@ from aiokvoffload.tiering.disk.checksum import CHECKSUM_BYTES
 MAX_SPARE_SLOTS = 256
 
 
+def spare_slots(num_slots: int) -> int:
+    """How many of a pool's slots are kept free, or on their way to it."""
+    return max(1, min(MAX_SPARE_SLOTS, num_slots // 32))
+
+
 class Reserved(NamedTuple):
     """Slots for the leading keys of a store, and the keys that left for them, with the slots that these had."""
 
@@ -45,7 +50,7 @@ class SlotCache(ChunkCache):
         self, num_slots: int, make_policy: Callable[[Residents], CachePolicy], taken: Sequence[int] = ()
     ) -> None:
         super().__init__(num_slots, make_policy)
-        self.spare = max(1, min(MAX_SPARE_SLOTS, num_slots // 32))
+        self.spare = spare_slots(num_slots)
         self.unread: dict[int, None] = dict.fromkeys(taken)
         self._retiring: set[int] = set()
         self._checksums = bytearray(num_slots * CHECKSUM_BYTES)

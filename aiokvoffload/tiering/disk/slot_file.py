@@ -6,6 +6,7 @@ import logging
 import mmap
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -72,9 +73,8 @@ class SlotFile:
             TruncatedError: the file ends before.
             OSError: the device fails.
         """
-        rows = _Rows(views)
-        rows.transfer(self._calls.read, self._descriptor, offset)
-        rows.copy_back()
+        if not _is_done(self._calls.read, self._descriptor, views, offset):
+            self._detour(views, partial(_read, self._calls, self._descriptor, offset))
 
     def write(self, views: Sequence[memoryview], offset: int) -> None:
         """Write buffers as padded rows, one after the other.
@@ -82,9 +82,17 @@ class SlotFile:
         Raises:
             OSError: the device fails, or is full.
         """
-        rows = _Rows(views)
-        rows.copy_out()
-        rows.transfer(self._calls.write, self._descriptor, offset)
+        if not _is_done(self._calls.write, self._descriptor, views, offset):
+            self._detour(views, partial(_write, self._calls, self._descriptor, offset))
+
+    def _detour(self, views: Sequence[memoryview], transfer: "Callable[[_Rows], None]") -> None:
+        try:
+            transfer(_Rows(views, aligned=True))
+        except OSError as error:
+            # Asking for each buffer's address costs as much as a short read; a device that minds says so.
+            if error.errno != errno.EINVAL:
+                raise
+            transfer(_Rows(views, aligned=False))
 
     def probe(self) -> None:
         """Read the first page.
@@ -107,19 +115,27 @@ class _Rows:
 
     __slots__ = ("_detours", "buffers", "num_bytes")
 
-    def __init__(self, views: Sequence[memoryview]) -> None:
+    def __init__(self, views: Sequence[memoryview], *, aligned: bool) -> None:
         self.buffers: list[memoryview] = []
         self._detours: list[tuple[memoryview, memoryview]] = []
+        self.num_bytes = 0
         for view in views:
-            whole_bytes = len(view) // PAGE_BYTES * PAGE_BYTES if _begins_on_page(view) else 0
-            if whole_bytes:
-                self.buffers.append(view[:whole_bytes])
-            if whole_bytes < len(view):
-                rest = view[whole_bytes:]
-                pages = memoryview(mmap.mmap(-1, padded(len(rest))))
-                self.buffers.append(pages)
-                self._detours.append((rest, pages))
-        self.num_bytes = sum(map(len, self.buffers))
+            size_bytes = len(view)
+            rest_bytes = size_bytes % PAGE_BYTES if aligned or _begins_on_page(view) else size_bytes
+            if not rest_bytes:
+                self.buffers.append(view)
+                self.num_bytes += size_bytes
+            else:
+                self._add_detour(view, size_bytes - rest_bytes)
+
+    def _add_detour(self, view: memoryview, whole_bytes: int) -> None:
+        if whole_bytes:
+            self.buffers.append(view[:whole_bytes])
+        rest = view[whole_bytes:]
+        pages = memoryview(mmap.mmap(-1, padded(len(rest))))
+        self.buffers.append(pages)
+        self._detours.append((rest, pages))
+        self.num_bytes += whole_bytes + len(pages)
 
     def copy_out(self) -> None:
         for rest, pages in self._detours:
@@ -140,6 +156,31 @@ class _Rows:
             if not done:
                 raise TruncatedError(errno.ENODATA, f"it ends {missing} bytes early, at offset {offset}")
             buffers, offset, missing = _without(buffers, done), offset + done, missing - done
+
+
+def _is_done(call: VectoredCall, descriptor: int, views: Sequence[memoryview], offset: int) -> bool:
+    """Whether one call does it all, as it does for aligned buffers of whole pages; otherwise nothing counts as done."""
+    num_bytes = 0
+    for view in views:
+        if len(view) % PAGE_BYTES:
+            return False
+        num_bytes += len(view)
+    try:
+        return call(descriptor, views, offset) == num_bytes
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+
+
+def _read(calls: DiskCalls, descriptor: int, offset: int, rows: _Rows) -> None:
+    rows.transfer(calls.read, descriptor, offset)
+    rows.copy_back()
+
+
+def _write(calls: DiskCalls, descriptor: int, offset: int, rows: _Rows) -> None:
+    rows.copy_out()
+    rows.transfer(calls.write, descriptor, offset)
 
 
 def _without(buffers: Sequence[memoryview], num_bytes: int) -> list[memoryview]:

@@ -176,6 +176,11 @@ class DiskTier(SecondaryTier):
                     f"tier {self.name!r}: after {self._config.close_timeout_s} s there was left: {left}"
                 ) from None
 
+    async def wait_ended(self) -> None:
+        """After a close that was abandoned: return once the last thread is back, and the directories are others'."""
+        if self._live is not None:
+            await self._live.wait_ended()
+
     def __repr__(self) -> str:
         state = "open" if self._is_open else "closed"
         shelves = self._live.shelves if self._live else ()
