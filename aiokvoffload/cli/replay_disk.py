@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
-from aiokvoffload.base import CanonicalKVCaches, OffloadingManager, SecondaryTier, TierShape
+from aiokvoffload import registry
+from aiokvoffload.base import CanonicalKVCaches, OffloadingManager, TierShape
 from aiokvoffload.config import CPUOffloadingConfig
 from aiokvoffload.cpu.spec import CPUOffloadingSpec
 from aiokvoffload.errors import ArgumentError
@@ -12,8 +14,10 @@ from aiokvoffload.service.results import ServiceStatistics
 from aiokvoffload.service.service import OffloadingService
 from aiokvoffload.tiering.config import TierConfig, TieringOffloadingConfig
 from aiokvoffload.tiering.disk.config import DiskConfig
-from aiokvoffload.tiering.disk.tier import DiskTier
 from aiokvoffload.tiering.spec import TieringOffloadingSpec
+
+if TYPE_CHECKING:
+    from aiokvoffload.tiering.disk.tier import DiskTier
 
 NAMESPACE = "aiokvoffload replay"
 """What a block holds is a function of its id and of where in it a byte is: the same in every replay."""
@@ -74,11 +78,12 @@ class ReplayDisk:
         tiering = TieringOffloadingConfig(cpu=config, tiers=(TierConfig(make=self._make),))
         return TieringOffloadingSpec(tiering).open(kv_caches, wrap_manager=wrap_manager)
 
-    def _make(self, shape: TierShape) -> SecondaryTier:
+    def _make(self, shape: TierShape) -> "DiskTier":
         directories = () if self._directory is None else (self._directory,)
         config = DiskConfig(directories=directories, disk_bytes=self._disk_bytes, namespace=NAMESPACE)
-        self._tier = DiskTier(config, shape)
-        return self._tier
+        # By its name, since a replay without a disk does without what the tier needs.
+        self._tier = tier = cast("DiskTier", registry.resolve("tiers", "disk")(config, shape))
+        return tier
 
     async def wait_recovered(self) -> None:
         """Return once all that the disk has from an earlier run is known."""
@@ -103,5 +108,5 @@ class ReplayDisk:
         )
 
 
-def _resident(tier: DiskTier) -> int:
+def _resident(tier: "DiskTier") -> int:
     return sum(pool.pinned + pool.evictable for pool in tier.statistics().pools)
