@@ -154,15 +154,19 @@ class RowStore:
 
     def keep_latest(self, pool: int, count: int) -> None:
         """Delete the rows of a pool that were stored before the `count` latest ones."""
+        (found,) = self._connection.execute("SELECT COUNT(*) FROM chunks WHERE pool = ?", (pool,)).fetchone()
+        if found <= count:
+            return
         earlier = "SELECT slot FROM chunks WHERE pool = ? ORDER BY rank DESC LIMIT -1 OFFSET ?"
         slots = self._connection.execute(earlier, (pool, count)).fetchall()
         with self.changing(deletes=[(pool, slot) for (slot,) in slots]):
             pass
 
-    def slots(self, pool: int) -> Iterator[int]:
-        """The slots that have rows, in increasing order."""
-        for (slot,) in self._connection.execute("SELECT slot FROM chunks WHERE pool = ? ORDER BY slot", (pool,)):
-            yield slot
+    def slots(self, pool: int, batch_rows: int) -> Iterator[list[int]]:
+        """The slots that have rows, in increasing order, in batches."""
+        cursor = self._connection.execute("SELECT slot FROM chunks WHERE pool = ? ORDER BY slot", (pool,))
+        while batch := cursor.fetchmany(batch_rows):
+            yield [slot for (slot,) in batch]
 
     def last_rank(self) -> int:
         """The highest rank of all rows, or 0."""
@@ -220,7 +224,7 @@ def read_rows(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[
     """All rows, the earliest stored first, in batches."""
     cursor = connection.execute("SELECT pool, slot, key, rank, checksum FROM chunks ORDER BY rank")
     while rows := cursor.fetchmany(batch_rows):
-        yield [Row(*row) for row in rows]
+        yield list(map(Row._make, rows))
 
 
 def read_description(connection: sqlite3.Connection) -> tuple[Description, str, int]:
