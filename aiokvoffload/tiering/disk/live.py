@@ -173,9 +173,7 @@ class LiveDisk:
         for (pool_index, chain), run in groupby(rows, _pool_and_chain):
             if chain != self._chain[0]:
                 self._chain = chain, next(self.shared.chain_numbers)
-            shelf = self.shelves[pool_index]
-            sound = [row for row in run if self._shelf_of.get(row[2][GROUP_SUFFIX]) is shelf]
-            self.shared.counts.recovered += shelf.adopt(sound, self._chain[1])
+            self.shared.counts.recovered += self.shelves[pool_index].adopt(list(run), self._chain[1])
 
     def _end_recovery(self) -> None:
         self.recovered.set()

@@ -89,7 +89,7 @@ def _open_rows(path: Path, description: Description, pools: Sequence[DiskPool]) 
             )
             with contextlib.ExitStack() as undo:
                 undo.callback(rows.close)
-                rows.drop_senseless([pool.num_slots for pool in pools], highest_rank())
+                rows.drop_senseless(pools, highest_rank())
                 for pool in pools:  # spare slots must be free: a store that evicts is given others
                     rows.keep_latest(pool.index, pool.num_slots - spare_slots(pool.num_slots))
                 undo.pop_all()

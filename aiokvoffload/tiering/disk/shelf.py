@@ -147,9 +147,8 @@ class Shelf:
             sound = [row for row in sound if row.slot in cache.unread]
         if sound:
             keys, slots = [row.key for row in sound], [row.slot for row in sound]
-            for row in sound:
-                cache.set_checksum(row.slot, row.checksum)
             cache.adopt(keys, slots, chain_number)
+            cache.set_checksums(slots, [row.checksum for row in sound])
             self._shared.events.stored(keys)
         return len(sound)
 
@@ -255,8 +254,7 @@ class Shelf:
             for slot, key, rank, checksum in zip(held.slots, held.keys, ranks, batch.checksums, strict=True)
             if checksum is not None
         ]
-        for row in rows:
-            cache.set_checksum(row.slot, row.checksum)
+        cache.set_checksums([row.slot for row in rows], [row.checksum for row in rows])
         written = dict.fromkeys((row.key for row in rows), StoreOutcome.STORED)
         failed = [key for key in held.keys if key not in written]
         cache.complete_write(held, failed)

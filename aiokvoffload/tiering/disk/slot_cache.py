@@ -61,9 +61,11 @@ class SlotCache(ChunkCache):
         """Of what a slot holds."""
         return bytes(self._checksums[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES])
 
-    def set_checksum(self, slot: int, checksum: bytes) -> None:
-        """Note the checksum of what a slot holds."""
-        self._checksums[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES] = checksum
+    def set_checksums(self, slots: Sequence[int], checksums: Sequence[bytes]) -> None:
+        """Note the checksums of what slots hold."""
+        kept = self._checksums
+        for slot, checksum in zip(slots, checksums, strict=True):
+            kept[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES] = checksum
 
     def reserve(self, chain: Sequence[OffloadKey], protected: Set[OffloadKey], chain_number: int) -> Reserved | None:
         """Reserve free slots for a leading part of `chain`, no more than there are, and evict as many keys as it takes.
