@@ -206,11 +206,14 @@ class ChunkPool:
     def quarantine(self, slots: Sequence[int]) -> None:
         """Hold free slots back, as if each were read by somebody and had lost its key.
 
-        It is for a tier that has slots in use from an earlier run, before anything else has happened to the pool.
+        It is for a tier that has slots in use from an earlier run.
+
+        Args:
+            slots: in increasing order.
         """
+        self.free.remove(slots)
         self._readers.update(dict.fromkeys(slots, 1))
         self._orphaned_reads.update(slots)
-        self.free = FreeRuns(self._ready, self._orphaned_reads)
 
     def adopt(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
         """Give absent keys quarantined slots that have one reader left, who reads no more: they are readable.

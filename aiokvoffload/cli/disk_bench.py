@@ -115,7 +115,7 @@ class _Stage:
     def __init__(self, tier: DiskTier, fio: Fio | None, chunk_bytes: int, *, threads: int, size_bytes: int) -> None:
         self.tier, self._fio, self._chunk_bytes = tier, fio, chunk_bytes
         self._num_chunks = size_bytes // chunk_bytes
-        self._call_chunks = max(threads, CALL_BYTES // chunk_bytes)
+        self._call_chunks = max(1, min(self._num_chunks // 8, max(threads, CALL_BYTES // chunk_bytes)))
         self._buffers = [page_buffers(self._call_chunks, chunk_bytes) for _ in range(CALLERS)]
         for views in self._buffers:
             for (view,) in views:
@@ -125,21 +125,20 @@ class _Stage:
 
     @classmethod
     async def open(cls, folder: Path, chunk_bytes: int, *, threads: int, size_bytes: int) -> "_Stage":
-        """Make the files and write them once, so that the measured passes write over what is written."""
+        """Make the files."""
         config = DiskConfig(directories=(folder / "tier",), disk_bytes=size_bytes, namespace="bench", threads=threads)
         fio = None
         if Fio.is_installed():
             fio = await asyncio.to_thread(lambda: Fio(folder / "fio.data", size_bytes, chunk_bytes, num_jobs=threads))
         tier = DiskTier(config, TierShape((chunk_bytes,), 1))
         await tier.open()
-        stage = cls(tier, fio, chunk_bytes, threads=threads, size_bytes=size_bytes)
-        for _ in range(2):
-            stage.prepare()
-            await stage._store_all()
-        return stage
+        return cls(tier, fio, chunk_bytes, threads=threads, size_bytes=size_bytes)
 
     async def measure(self, repeat: int) -> list[DiskFigure]:
-        """All kinds of work, the tier's and fio's turns alternating."""
+        """All kinds of work, the tier's and fio's turns alternating, over files that are wholly written."""
+        for _ in range(2):
+            self.prepare()
+            await self._store_all()
         works: dict[str, tuple[Callable[[], Coroutine[Any, Any, None]], str]] = {
             "store": (self._store_all, RANDOM_WRITES),
             "load": (self._load_all, RANDOM_READS),

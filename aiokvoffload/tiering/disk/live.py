@@ -170,12 +170,10 @@ class LiveDisk:
 
     def _adopt(self, rows: Sequence[Row]) -> None:
         """Rows of one store, though they come in several batches, are one chain again."""
-        for (pool_index, chain), run in groupby(rows, lambda row: (row.pool, chain_of(row.rank))):
+        for (pool_index, chain), run in groupby(rows, _pool_and_chain):
             if chain != self._chain[0]:
                 self._chain = chain, next(self.shared.chain_numbers)
-            shelf = self.shelves[pool_index]
-            sound = [row for row in run if self._shelf_of.get(row.key[GROUP_SUFFIX]) is shelf]
-            self.shared.counts.recovered += shelf.adopt(sound, self._chain[1])
+            self.shared.counts.recovered += self.shelves[pool_index].adopt(list(run), self._chain[1])
 
     def _end_recovery(self) -> None:
         self.recovered.set()
@@ -206,6 +204,10 @@ class LiveDisk:
             except OSError as error:
                 trouble = f"{file.path} cannot be read: {error.strerror}"
         self._handover.post(partial(_settle, ending, trouble))
+
+
+def _pool_and_chain(row: Row) -> tuple[int, int]:
+    return row[0], chain_of(row[3])
 
 
 def close_opened(opened: OpenedDisk) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 PAUSE_S = 0.00005
 """Between slices of work in Python: from a thread that never waits the loop gets the GIL only every 5 ms (I10)."""
-_SLICE_ROWS = 2048
+_SLICE_ROWS = 1024
 _IDENTITY = "aiokvoffload chunks, format {}\nstore {}\ndirectory {} of {}\npool {}\n"
 
 
@@ -89,7 +89,7 @@ def _open_rows(path: Path, description: Description, pools: Sequence[DiskPool]) 
             )
             with contextlib.ExitStack() as undo:
                 undo.callback(rows.close)
-                rows.drop_senseless([pool.num_slots for pool in pools], highest_rank())
+                rows.drop_senseless(pools, highest_rank())
                 for pool in pools:  # spare slots must be free: a store that evicts is given others
                     rows.keep_latest(pool.index, pool.num_slots - spare_slots(pool.num_slots))
                 undo.pop_all()
@@ -127,12 +127,8 @@ def _open_files(
 
 
 def _read_slots(rows: RowStore, pool: DiskPool, make_policy: Callable[[Residents], CachePolicy]) -> SlotCache:
-    return SlotCache(pool.num_slots, make_policy, list(with_pauses(rows.slots(pool.index))))
-
-
-def with_pauses(slots: Iterable[int]) -> Iterator[int]:
-    """The same, but now and then the loop gets its turn."""
-    for index, slot in enumerate(slots):
-        if index % _SLICE_ROWS == _SLICE_ROWS - 1:
-            time.sleep(PAUSE_S)
-        yield slot
+    cache = SlotCache(pool.num_slots, make_policy)
+    for slots in rows.slots(pool.index, _SLICE_ROWS):
+        cache.hold_unread(slots)
+        time.sleep(PAUSE_S)
+    return cache

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aiokvoffload.base import OffloadKey
+from aiokvoffload.cache.chains import group_suffix
 from aiokvoffload.errors import TierError
 from aiokvoffload.tiering.disk.directory import FILE_MODE
+from aiokvoffload.tiering.disk.layout import DiskPool
 
 INDEX_NAME = "index.sqlite3"
 FORMAT_VERSION = 1
@@ -138,31 +140,33 @@ class RowStore:
             self._connection.execute(f"PRAGMA journal_size_limit = {_WAL_PAGES * _PAGE_BYTES}")
             undo.pop_all()
 
-    def drop_senseless(self, num_slots: Sequence[int], max_rank: int) -> None:
+    def drop_senseless(self, pools: Sequence[DiskPool], max_rank: int) -> None:
         """Delete rows that are not such as are written here, or are of slots that their pool has not, or no more.
 
         It reads every page of the file that has rows.
 
         Args:
-            num_slots: of each pool.
+            pools: of the tier.
             max_rank: the highest that can have been given.
         """
-        slots = " OR ".join(
-            f"(pool = {pool} AND slot BETWEEN 0 AND {count - 1})" for pool, count in enumerate(num_slots)
-        )
-        self._connection.execute(f"DELETE FROM chunks WHERE NOT ({_SENSE}) OR NOT ({slots})", (max_rank,))  # noqa: S608
+        of_pools = " OR ".join(map(_of_pool, pools))
+        self._connection.execute(f"DELETE FROM chunks WHERE NOT ({_SENSE}) OR NOT ({of_pools})", (max_rank,))  # noqa: S608
 
     def keep_latest(self, pool: int, count: int) -> None:
         """Delete the rows of a pool that were stored before the `count` latest ones."""
+        (found,) = self._connection.execute("SELECT COUNT(*) FROM chunks WHERE pool = ?", (pool,)).fetchone()
+        if found <= count:
+            return
         earlier = "SELECT slot FROM chunks WHERE pool = ? ORDER BY rank DESC LIMIT -1 OFFSET ?"
         slots = self._connection.execute(earlier, (pool, count)).fetchall()
         with self.changing(deletes=[(pool, slot) for (slot,) in slots]):
             pass
 
-    def slots(self, pool: int) -> Iterator[int]:
-        """The slots that have rows, in increasing order."""
-        for (slot,) in self._connection.execute("SELECT slot FROM chunks WHERE pool = ? ORDER BY slot", (pool,)):
-            yield slot
+    def slots(self, pool: int, batch_rows: int) -> Iterator[list[int]]:
+        """The slots that have rows, in increasing order, in batches."""
+        cursor = self._connection.execute("SELECT slot FROM chunks WHERE pool = ? ORDER BY slot", (pool,))
+        while batch := cursor.fetchmany(batch_rows):
+            yield [slot for (slot,) in batch]
 
     def last_rank(self) -> int:
         """The highest rank of all rows, or 0."""
@@ -220,7 +224,7 @@ def read_rows(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[
     """All rows, the earliest stored first, in batches."""
     cursor = connection.execute("SELECT pool, slot, key, rank, checksum FROM chunks ORDER BY rank")
     while rows := cursor.fetchmany(batch_rows):
-        yield [Row(*row) for row in rows]
+        yield list(map(Row._make, rows))
 
 
 def read_description(connection: sqlite3.Connection) -> tuple[Description, str, int]:
@@ -270,6 +274,11 @@ def _delete(connection: sqlite3.Connection, pools_and_slots: Sequence[tuple[int,
             part = slots[start : start + _STATEMENT_ROWS]
             placeholders = ", ".join("?" * len(part))
             connection.execute(f"DELETE FROM chunks WHERE pool = ? AND slot IN ({placeholders})", (pool, *part))  # noqa: S608
+
+
+def _of_pool(pool: DiskPool) -> str:
+    suffixes = ", ".join(f"x'{group_suffix(group_idx).hex()}'" for group_idx in pool.groups)
+    return f"(pool = {pool.index} AND slot BETWEEN 0 AND {pool.num_slots - 1} AND substr(key, -4) IN ({suffixes}))"
 
 
 def _is_new(connection: sqlite3.Connection, path: Path) -> bool:

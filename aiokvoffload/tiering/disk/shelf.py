@@ -4,7 +4,7 @@ Threads do the reading and writing; what they bring ends here, in one call each.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -137,17 +137,19 @@ class Shelf:
         if self._change is not None and not self._change.done():
             self._change.set_result(None)
 
-    def adopt(self, rows: Iterable[Row], chain_number: int) -> int:
+    def adopt(self, rows: Sequence[Row], chain_number: int) -> int:
         """Make rows of one chain of an earlier run readable, head first; returns how many can be."""
         cache = self.cache
-        sound: dict[OffloadKey, Row] = {}
-        for row in rows:
-            if row.slot in cache.unread and row.key not in sound and cache.lookup(row.key) is LookupResult.MISS:
-                sound[row.key] = row
-                cache.set_checksum(row.slot, row.checksum)
+        by_key = {row.key: row for row in rows}
+        absent = cache.absent(list(by_key))
+        sound = [by_key[key] for key in absent]
+        if not cache.are_unread([row.slot for row in sound]):
+            sound = [row for row in sound if row.slot in cache.unread]
         if sound:
-            cache.adopt(list(sound), [row.slot for row in sound.values()], chain_number)
-            self._shared.events.stored(list(sound))
+            keys, slots = [row.key for row in sound], [row.slot for row in sound]
+            cache.adopt(keys, slots, chain_number)
+            cache.set_checksums(slots, [row.checksum for row in sound])
+            self._shared.events.stored(keys)
         return len(sound)
 
     def retire_unread(self, count: int) -> bool:
@@ -252,8 +254,7 @@ class Shelf:
             for slot, key, rank, checksum in zip(held.slots, held.keys, ranks, batch.checksums, strict=True)
             if checksum is not None
         ]
-        for row in rows:
-            cache.set_checksum(row.slot, row.checksum)
+        cache.set_checksums([row.slot for row in rows], [row.checksum for row in rows])
         written = dict.fromkeys((row.key for row in rows), StoreOutcome.STORED)
         failed = [key for key in held.keys if key not in written]
         cache.complete_write(held, failed)

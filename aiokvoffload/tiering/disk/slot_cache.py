@@ -37,7 +37,6 @@ class SlotCache(ChunkCache):
     Args:
         num_slots: in all.
         make_policy: makes the policy that orders the chunks.
-        taken: slots that have rows from an earlier run.
 
     Attributes:
         spare: slots that are kept free, or on their way to it.
@@ -46,15 +45,12 @@ class SlotCache(ChunkCache):
 
     __slots__ = ("_checksums", "_retiring", "spare", "unread")
 
-    def __init__(
-        self, num_slots: int, make_policy: Callable[[Residents], CachePolicy], taken: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, num_slots: int, make_policy: Callable[[Residents], CachePolicy]) -> None:
         super().__init__(num_slots, make_policy)
         self.spare = spare_slots(num_slots)
-        self.unread: dict[int, None] = dict.fromkeys(taken)
+        self.unread: dict[int, None] = {}
         self._retiring: set[int] = set()
         self._checksums = bytearray(num_slots * CHECKSUM_BYTES)
-        self.pool.quarantine(taken)
 
     @property
     def retiring_count(self) -> int:
@@ -65,9 +61,11 @@ class SlotCache(ChunkCache):
         """Of what a slot holds."""
         return bytes(self._checksums[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES])
 
-    def set_checksum(self, slot: int, checksum: bytes) -> None:
-        """Note the checksum of what a slot holds."""
-        self._checksums[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES] = checksum
+    def set_checksums(self, slots: Sequence[int], checksums: Sequence[bytes]) -> None:
+        """Note the checksums of what slots hold."""
+        kept = self._checksums
+        for slot, checksum in zip(slots, checksums, strict=True):
+            kept[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES] = checksum
 
     def reserve(self, chain: Sequence[OffloadKey], protected: Set[OffloadKey], chain_number: int) -> Reserved | None:
         """Reserve free slots for a leading part of `chain`, no more than there are, and evict as many keys as it takes.
@@ -107,11 +105,21 @@ class SlotCache(ChunkCache):
         self._retiring.difference_update(slots)
         self.pool.unpin(Held(slots, ()))
 
+    def hold_unread(self, slots: Sequence[int]) -> None:
+        """These free slots have rows from an earlier run; before anything else happens to them."""
+        self.pool.quarantine(slots)
+        self.unread.update(dict.fromkeys(slots))
+
+    def are_unread(self, slots: Sequence[int]) -> bool:
+        """Whether the rows of all these slots have still to be read."""
+        return self.unread.keys() >= set(slots)
+
     def adopt(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain_number: int) -> None:
         """Absent keys are readable in unread slots, as the continuation of a chain, head first."""
         self.pool.adopt(keys, slots)
+        unread = self.unread
         for slot in slots:
-            del self.unread[slot]
+            del unread[slot]
         self._policy.place(keys, slots, chain_number)
 
     def retire_unread(self, count: int) -> Sequence[int]:

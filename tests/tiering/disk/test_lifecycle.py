@@ -2,7 +2,10 @@
 
 import asyncio
 import random
+import sqlite3
 import stat
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,15 +13,31 @@ import pytest
 from aiokvoffload.base import EventKind, LoadOutcome, StoreOutcome, TierShape, make_offload_key
 from aiokvoffload.testing.pages import fill, holds, page_buffers
 from aiokvoffload.testing.tier import tier_keys
+from aiokvoffload.tiering.disk import recovery
 from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES
 from aiokvoffload.tiering.disk.ranks import Ranks
 from aiokvoffload.tiering.disk.recovery import BATCH_ROWS
+from aiokvoffload.tiering.disk.rows import Row, read_rows
 from aiokvoffload.tiering.disk.tier import DiskTier
 from tests.tiering.disk.calls import ScriptedCalls
 from tests.tiering.disk.rig import CHUNK_BYTES, DiskRig, disk_rig
 
 STORED, LOADED, MISS = StoreOutcome.STORED, LoadOutcome.LOADED, LoadOutcome.MISS
+
+
+def hold_reading(monkeypatch: pytest.MonkeyPatch, *, after_batches: int) -> threading.Event:
+    """Rows of an earlier run are read up to so many batches, and no further until the event is set."""
+    gate = threading.Event()
+
+    def read_rows_slowly(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[Row]]:
+        for index, rows in enumerate(read_rows(connection, batch_rows)):
+            if index == after_batches:
+                gate.wait()
+            yield rows
+
+    monkeypatch.setattr(recovery, "read_rows", read_rows_slowly)
+    return gate
 
 
 class TestRestart:
@@ -67,32 +86,39 @@ class TestRestart:
             assert rig.tier.statistics().pools[0].capacity == num_slots
             assert rig.contains(*range(100, 110)) == [True] * 10
 
-    async def test_rows_are_known_little_by_little_while_the_tier_serves(self, tmp_path: Path) -> None:
+    async def test_rows_are_known_little_by_little_while_the_tier_serves(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Fault 44."""
-        num_keys = 8 * BATCH_ROWS
-        async with disk_rig(tmp_path, num_slots=num_keys + 200, chunk_bytes=64, max_pending_stores=10_000) as rig:
+        num_keys = 3 * BATCH_ROWS
+        async with disk_rig(tmp_path, num_slots=num_keys + 200, chunk_bytes=64) as rig:
             await rig.store(*range(num_keys))
+        gate = hold_reading(monkeypatch, after_batches=1)
         rig = disk_rig(tmp_path, num_slots=num_keys + 200, chunk_bytes=64)
         await rig.tier.open()
-        assert rig.tier.statistics().recovering
-        assert await rig.store(num_keys + 1) == [STORED]
-        seen = {rig.contains(*range(num_keys)).count(True)}
-        while rig.tier.statistics().recovering:
+        while not rig.contains(0)[0]:
             await asyncio.sleep(0)
-            seen.add(rig.contains(*range(num_keys)).count(True))
-        assert len(seen) > 2
-        assert all(rig.contains(*range(num_keys)))
+        assert rig.tier.statistics().recovering
+        assert rig.contains(*range(num_keys)) == [number < BATCH_ROWS for number in range(num_keys)]
+        assert await rig.load(0, num_keys - 1) == [LOADED, MISS]
+        assert await rig.store(num_keys + 1) == [STORED]
         rig.tier.check_integrity()
-        assert await rig.load(0, num_keys - 1, num_keys + 1) == [LOADED] * 3
+        gate.set()
+        await rig.tier.wait_recovered()
+        assert await rig.load(*range(num_keys), num_keys + 1) == [LOADED] * (num_keys + 1)
         await rig.tier.aclose()
 
-    async def test_a_key_stored_anew_before_its_row_was_read_has_one_slot_in_the_end(self, tmp_path: Path) -> None:
+    async def test_a_key_stored_anew_before_its_row_was_read_has_one_slot_in_the_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Fault 43."""
         async with disk_rig(tmp_path) as rig:
             await rig.store(*range(20))
+        gate = hold_reading(monkeypatch, after_batches=0)
         rig = disk_rig(tmp_path)
         await rig.tier.open()
-        await rig.store(19)
+        assert await rig.store(19) == [STORED]
+        gate.set()
         await rig.tier.wait_recovered()
         assert await rig.load(*range(20)) == [LOADED] * 20
         await rig.tier.aclose()
@@ -206,13 +232,17 @@ class TestReset:
         async with disk_rig(tmp_path) as rig:
             assert rig.contains(*range(10)) == [number == 1 for number in range(10)]
 
-    async def test_a_reset_during_recovery_forgets_what_was_not_read_yet_too(self, tmp_path: Path) -> None:
+    async def test_a_reset_during_recovery_forgets_what_was_not_read_yet_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Fault 53."""
         async with disk_rig(tmp_path, num_slots=4000, chunk_bytes=64) as rig:
             await rig.store(*range(3000))
+        gate = hold_reading(monkeypatch, after_batches=1)
         rig = disk_rig(tmp_path, num_slots=4000, chunk_bytes=64)
         await rig.tier.open()
         await rig.tier.reset()
+        gate.set()
         await rig.tier.wait_recovered()
         assert not any(rig.contains(*range(3000)))
         assert await rig.store(*range(100)) == [STORED] * 100
