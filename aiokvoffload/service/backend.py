@@ -159,6 +159,10 @@ class Backend:
         """Count the end of a job; a flow may be waiting for the room."""
         self.jobs_in_flight -= 1
         self.pump.room_changed()
+        self.room_changed()
+
+    def room_changed(self) -> None:
+        """Slots may have become free, or evictable: a promotion may be waiting for them."""
         if self.depth is not None:
             self.depth.room_changed()
 

@@ -282,8 +282,8 @@ class Request:
                 self._backend.pump.leave(self._lane)
         if flows:
             raise ArgumentError(
-                f"protect_source cannot be True while an earlier load of request {self.req_id!r} waits for a store of "
-                "its keys: await that load first"
+                f"protect_source cannot be True while an earlier load of request {self.req_id!r} waits for chunks on "
+                "their way: await that load first"
             )
 
     def _fits_one_step(self, segments: Sequence[Segment], lane: Lane) -> bool:

@@ -118,6 +118,7 @@ class OffloadingService:
             flow.void()
         if self._depth is not None:
             self._depth.chain.refuse_cascades()
+        backend.room_changed()
         backend.publish()
         return cleared
 
@@ -199,7 +200,7 @@ class OffloadingService:
         if parts.tiers is not None:
             self._depth = backend.depth = await self._open_tiers(backend, parts, parts.tiers)
         self._parts, self._backend = parts, backend
-        self._growth = GrowthWatch(parts.manager, parts.workers)
+        self._growth = GrowthWatch(parts.manager, parts.workers, on_more=backend.room_changed)
         self._pump_task = asyncio.create_task(self._backend.pump.run(), name="aiokvoffload-pump")
         self._pump_task.add_done_callback(self._pump_ended)
         return self

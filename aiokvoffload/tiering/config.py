@@ -14,7 +14,7 @@ class CascadeMode(enum.Enum):
     WRITE_THROUGH = "write_through"
     """As soon as it is readable in CPU memory."""
     WRITE_BACK = "write_back"
-    """When it is about to be evicted from CPU memory; what is dropped before is never written."""
+    """When it is about to be evicted from CPU memory. What is only in CPU memory at a close is not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

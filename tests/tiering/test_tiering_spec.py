@@ -118,6 +118,28 @@ async def test_a_directory_is_warm_after_a_restart(tmp_path: Path) -> None:
         assert blocks[:24].equal(original[:24])
 
 
+async def test_sixteen_requests_that_load_one_prefix_at_once_read_each_key_from_disk_once(tmp_path: Path) -> None:
+    """Fault 19."""
+    blocks = numbered(16 * 17, seed=4)
+    original = blocks.clone()
+    disk = DiskConfig(directories=(tmp_path / "kv",), disk_bytes=64 * PAGE_BYTES, namespace="test")
+    spec = spec_of(TierConfig(make=lambda shape: DiskTier(disk, shape), max_call_keys=4), num_slots=32)
+    async with spec.open(make_kv_caches([blocks])) as service:
+        await service.wait_grown()
+        await store_all(service, 16)
+        await service.reset(tiers=["cpu"])
+
+        async def read(number: int) -> int:
+            async with service.request(f"reader-{number}") as request:
+                return (await request.load(keys_of(16), range(16 * number, 16 * (number + 1)))).served
+
+        assert await asyncio.gather(*map(read, range(1, 17))) == [16] * 16
+        (figures,) = service.statistics().tiers
+        assert (figures.promoted, figures.tier.loaded) == (16, 16)
+        for number in range(1, 17):
+            assert blocks[16 * number : 16 * (number + 1)].equal(original[:16])
+
+
 async def test_without_a_loop_there_are_no_tiers_below() -> None:
     spec, kv_caches = spec_of(TierConfig(make=memory_tier)), make_kv_caches([numbered(4, seed=0)])
     for call in (spec.get_manager, spec.get_worker):
