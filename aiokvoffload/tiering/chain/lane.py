@@ -254,6 +254,7 @@ class TierLane:
 
     async def _answers(self) -> bool:
         probing = asyncio.ensure_future(self._probe())
+        probing.add_done_callback(_error_of)  # a close may stop the waiting for it
         if not await returned_in_time(probing, self._clock, self._clock.now_s() + self._config.load_timeout_s):
             self._watch_late(probing)
             return False
