@@ -111,10 +111,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         after: Stream | Event | None = None,
         protect_source: bool = True,
     ) -> Transfer:
-        """Copy whole chunks out of GPU memory; see `OffloadingWorker.submit_store`.
-
-        An awaited worker also raises `ModeError` on another thread than that of its loop.
-        """
+        """Copy whole chunks out of GPU memory; see `OffloadingWorker.submit_store`. `ModeError` on a wrong thread."""
         job = self._accept(job_id, PROTECTED_STORES if protect_source else STORES, src, dst, after)
         if protect_source:
             self._submitter.enqueue_here(job, after)
@@ -131,10 +128,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         after: Stream | Event | None = None,
         expedited: bool = False,
     ) -> Transfer:
-        """Copy chunks into GPU memory; see `OffloadingWorker.submit_load`.
-
-        An awaited worker also raises `ModeError` on another thread than that of its loop.
-        """
+        """Copy chunks into GPU memory; see `OffloadingWorker.submit_load`. `ModeError` on a wrong thread."""
         job = self._accept(job_id, EXPEDITED_LOADS if expedited else LOADS, dst, src, after)
         self._submitter.enqueue_there(job)
         return job.transfer
