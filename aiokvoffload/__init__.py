@@ -1,4 +1,4 @@
-"""KV-cache offloading for LLM servers written on asyncio: GPU to pinned CPU memory and back, awaited.
+"""KV-cache offloading for LLM servers written on asyncio: GPU to pinned CPU memory, to disk, and back, awaited.
 
 Each name is imported when it is first used: keys, configurations and errors do without torch, and so does the command
 until it has something to do.
@@ -72,9 +72,13 @@ if TYPE_CHECKING:
         ServiceStatistics,
         StoreResult,
     )
+    from aiokvoffload.tiering.chain.statistics import TierStatistics
+    from aiokvoffload.tiering.config import CascadeMode, TierConfig, TieringOffloadingConfig
     from aiokvoffload.tiering.disk.config import DiskConfig
     from aiokvoffload.tiering.disk.statistics import DiskStatistics
     from aiokvoffload.tiering.disk.tier import DiskTier
+    from aiokvoffload.tiering.manager import TieringOffloadingManager
+    from aiokvoffload.tiering.spec import TieringOffloadingSpec
 
 __version__ = "0.1.0"
 
@@ -88,6 +92,10 @@ __all__ = [
     "CanonicalKVCaches",
     "CanonicalKVCacheTensor",
     "CanonicalKVCacheRef",
+    "TieringOffloadingSpec",
+    "TieringOffloadingConfig",
+    "TierConfig",
+    "CascadeMode",
     "DiskConfig",
     # use it, awaited
     "OffloadingService",
@@ -97,6 +105,7 @@ __all__ = [
     "StoreResult",
     "ResetResult",
     "ServiceStatistics",
+    "TierStatistics",
     "PoolGrowth",
     "PoolFile",
     # name and place chunks
@@ -119,6 +128,7 @@ __all__ = [
     "OffloadingSpec",
     "OffloadingManager",
     "CPUOffloadingManager",
+    "TieringOffloadingManager",
     "ReqContext",
     "Residents",
     "LookupResult",
@@ -162,12 +172,16 @@ _HOMES = (
     "cpu.common",
     "cpu.manager",
     "events",
+    "tiering.config",
+    "tiering.chain.statistics",
+    "tiering.manager",
     "tiering.disk.config",
     "tiering.disk.statistics",
     "device",
     "cpu.gpu_worker",
     "service",
     "cpu.spec",
+    "tiering.spec",
     "tiering.disk.tier",
 )
 """Modules that the names come from, those without torch first, and last those that need an extra."""

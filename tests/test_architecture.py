@@ -7,7 +7,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "aiokvoffload"
 
-WORDS, FACTS, BYTES, STORAGE, DOORS, GUESTS = "words", "facts", "bytes", "storage", "doors", "guests"
+WORDS, FACTS, BYTES, STORAGE = "words", "facts", "bytes", "storage"
+CHAIN, DOORS, GUESTS = "chain", "doors", "guests"
 
 FLOOR_OF = {
     "base": WORDS,
@@ -31,9 +32,18 @@ FLOOR_OF = {
     "cpu.submitter": BYTES,
     "cpu.threads": WORDS,
     "cpu.worker_statistics": BYTES,
+    "tiering.config": WORDS,
+    "tiering.actions": FACTS,
+    "tiering.budget": FACTS,
+    "tiering.cascades": FACTS,
+    "tiering.manager": FACTS,
+    "tiering.presence": FACTS,
+    "tiering.rules": FACTS,
     "tiering.arguments": STORAGE,
     "tiering.disk": STORAGE,
     "tiering.memory": STORAGE,
+    "tiering.chain": CHAIN,
+    "tiering.spec": DOORS,
     "service": DOORS,
     "cpu.spec": DOORS,
     "__main__": GUESTS,
@@ -45,10 +55,11 @@ MAY_USE = {
     FACTS: {WORDS, FACTS},
     BYTES: {WORDS, BYTES},
     STORAGE: {WORDS, FACTS, STORAGE},
-    DOORS: {WORDS, FACTS, BYTES, STORAGE, DOORS},
-    GUESTS: {WORDS, FACTS, BYTES, STORAGE, DOORS, GUESTS},
+    CHAIN: {WORDS, FACTS, CHAIN},
+    DOORS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, DOORS},
+    GUESTS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, DOORS, GUESTS},
 }
-TORCH_FREE = {WORDS, FACTS, STORAGE}
+TORCH_FREE = {WORDS, FACTS, STORAGE, CHAIN}
 CONTENTS_PAGES = {"", "cpu", "tiering"}
 """Packages whose `__init__` belongs to no floor: they only list names, or nothing."""
 

@@ -97,7 +97,7 @@ class SecondaryTier(ABC):
     async def reset(self) -> int:
         """Forget every key, for good; returns how many. Stores under way leave no trace, and are `REFUSED`."""
 
-    async def probe(self) -> None:
+    async def probe(self) -> None:  # noqa: B027 - not every storage has more to say than that it does not raise
         """Find out whether the storage answers; asked before a tier that had failed is used again.
 
         Whatever it raises, or being late, says that it does not. Unless this is overridden, every tier answers.

@@ -150,7 +150,7 @@ class OffloadingWorker(ABC):
         """
         raise ModeError(f"slot_views: {type(self).__name__} has no slots in this process's memory for tiers below")
 
-    def keep_memory(self) -> None:
+    def keep_memory(self) -> None:  # noqa: B027 - who gives no views has nobody outside
         """Leave the slots' memory mapped for good: somebody outside may touch it even after a close (I2)."""
 
     @abstractmethod

@@ -173,6 +173,12 @@ def replay_command(
     device: Device = "auto",
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in service at a time.")] = 16,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every loaded byte.")] = False,
+    disk_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A directory for a disk tier below CPU memory.")
+    ] = None,
+    disk_bytes: Annotated[
+        int | None, typer.Option(parser=_size, metavar="SIZE", help="What the disk tier has room for.")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Replay a trace as an async server would, and say what it brought."""
@@ -184,6 +190,8 @@ def replay_command(
         device=device,
         concurrency=concurrency,
         verify=verify,
+        disk_dir=disk_dir,
+        disk_bytes=disk_bytes,
         trace_name="sample" if trace == SAMPLE_TRACE else trace.name,
     )
     with clear_errors():

@@ -113,9 +113,7 @@ class CPUOffloadingWorker(OffloadingWorker):
     ) -> Transfer:
         """Copy whole chunks out of GPU memory; see `OffloadingWorker.submit_store`.
 
-        Raises:
-            ArgumentError, ClosedError, BrokenError: as the contract says.
-            ModeError: the worker is awaited, and this is not the thread of its running loop.
+        An awaited worker also raises `ModeError` on another thread than that of its loop.
         """
         job = self._accept(job_id, PROTECTED_STORES if protect_source else STORES, src, dst, after)
         if protect_source:
@@ -135,9 +133,7 @@ class CPUOffloadingWorker(OffloadingWorker):
     ) -> Transfer:
         """Copy chunks into GPU memory; see `OffloadingWorker.submit_load`.
 
-        Raises:
-            ArgumentError, ClosedError, BrokenError: as the contract says.
-            ModeError: the worker is awaited, and this is not the thread of its running loop.
+        An awaited worker also raises `ModeError` on another thread than that of its loop.
         """
         job = self._accept(job_id, EXPEDITED_LOADS if expedited else LOADS, dst, src, after)
         self._submitter.enqueue_there(job)

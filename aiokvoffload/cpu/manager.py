@@ -3,7 +3,7 @@
 It moves no byte and waits for nothing; it says what is to be done and is told how it went. One owner thread calls it.
 """
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from itertools import chain as concatenated
 from itertools import count as counted
@@ -152,12 +152,15 @@ class CPUOffloadingManager(OffloadingManager):
         return self._reserved(reservation)
 
     def prepare_promotion(
-        self, keys: Sequence[OffloadKey], ctx: ReqContext, *, protected: Set[OffloadKey] = frozenset()
+        self, keys: Sequence[OffloadKey], ctx: ReqContext, *, own_may_leave: bool = False
     ) -> PrepareStoreOutput | None:
         """`prepare_store` for chunks that a lower tier has: each is worth its slot, however seldom it was offered.
 
-        Where only the request's own keys could leave, they do, but for the `protected` ones: a chain may be longer than
-        this tier, and what a load has copied is needed here no more.
+        Args:
+            keys: absent, of one group.
+            ctx: who wants them.
+            own_may_leave: where nothing else can leave, the request's own keys may, unless they are pinned: a chain may
+                be longer than this tier, and what a load has copied is needed here no more.
         """
         keys = as_sequence(keys)
         uses = self._uses_of(ctx)
@@ -165,8 +168,9 @@ class CPUOffloadingManager(OffloadingManager):
         if not absent:
             return self._nothing_to_store()
         reservation = self._cache.reserve(absent, keys, uses.used.keys(), uses.chain_number)
-        if reservation is None:
-            reservation = self._cache.reserve(absent, keys, protected, next(self._chain_numbers))
+        if reservation is None and own_may_leave:
+            # Under a new number, since whatever was given under the request's own is never looked at.
+            reservation = self._cache.reserve(absent, keys, frozenset(), next(self._chain_numbers))
         return None if reservation is None else self._reserved(reservation)
 
     def quarantine_store(self, token: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aiokvoffload.base import ChunkViews, LoadOutcome, OffloadingEvent, OffloadKey, SecondaryTier, StoreOutcome
+from aiokvoffload.errors import TierError
 
 TORN_BYTE = 0xEE
 """What torn chunks are filled with up to the middle."""
@@ -84,6 +85,12 @@ class FaultyTier(SecondaryTier):
                     half = buffer.nbytes // 2
                     buffer[:half] = bytes([TORN_BYTE]) * half
         return outcomes
+
+    async def probe(self) -> None:
+        """Answer, unless something is commanded."""
+        await self._gate.wait()
+        if self.failing:
+            raise TierError(f"tier {self.name!r} fails because the test said so")
 
     async def reset(self) -> int:
         """Reset the tier; what waits here to be stored is of the old epoch then."""
