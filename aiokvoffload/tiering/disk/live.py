@@ -56,6 +56,7 @@ class LiveDisk:
         self.recovered, self._ended = asyncio.Event(), asyncio.Event()
         self.stopping = False
         self._pile = DiscardPile()
+        self._resets: set[asyncio.Future[None]] = set()
         exits = ExitCount(config.threads + 2, self._release)
         threads = IoThreads(config.threads, exits)
         self._writer = RowWriter(
@@ -102,13 +103,18 @@ class LiveDisk:
         return {key: outcome for outcomes in await asyncio.gather(*made) for key, outcome in outcomes.items()}
 
     async def reset(self) -> int:
-        """Forget every key; returns how many were readable once that is committed."""
+        """Forget every key; returns how many were readable once that is committed.
+
+        Raises:
+            TierError: the tier was closed before.
+        """
         cleared = sum(shelf.reset(self._pile) for shelf in self.shelves)
         self._recovery.stop()
         self.shared.events.cleared()
         self.shared.counts.cleared += cleared
         self._shed()
-        committed = asyncio.get_running_loop().create_future()
+        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._resets.add(committed)
         self._writer.put(RowChange(clears=True, on_committed=partial(self._end_reset, committed)))
         await asyncio.shield(committed)
         return cleared
@@ -151,6 +157,13 @@ class LiveDisk:
     def stop(self) -> None:
         """Have every thread end after what was given to it; returns at once."""
         self.stopping = True
+        for shelf in self.shelves:
+            shelf.end()
+        for committed in self._resets:
+            committed.set_exception(
+                TierError("the tier was closed before a reset was committed: old keys may come back")
+            )
+        self._resets.clear()
         self._recovery.stop()
         self.shared.threads.stop()
         self._writer.stop()
@@ -161,8 +174,10 @@ class LiveDisk:
 
     def _release(self) -> None:
         """On the last thread that ends."""
-        self._opened.resources.close()
-        self._handover.post(self._ended.set)
+        try:
+            self._opened.resources.close()
+        finally:
+            self._handover.post(self._ended.set)
 
     def _wake(self) -> None:
         for shelf in self.shelves:
@@ -188,7 +203,8 @@ class LiveDisk:
     def _end_reset(self, committed: "asyncio.Future[None]") -> None:
         for shelf in self.shelves:
             shelf.thaw()
-        if not committed.done():
+        if committed in self._resets:
+            self._resets.remove(committed)
             committed.set_result(None)
 
     def _shed(self) -> None:

@@ -90,6 +90,7 @@ class Shelf:
         self._writes: list[Held] = []
         self._epoch = 0
         self._clearing = 0  # resets whose end is not committed
+        self._is_over = False
 
     async def store(self, keys: Sequence[OffloadKey], views: Sequence[ChunkViews]) -> StoreOutcomes:
         """Store chunks; the outcome of each key."""
@@ -137,6 +138,11 @@ class Shelf:
         if self._change is not None and not self._change.done():
             self._change.set_result(None)
 
+    def end(self) -> None:
+        """Fail what waits for slots: none will become free any more."""
+        self._is_over = True
+        self.wake()
+
     def adopt(self, rows: Sequence[Row], chain_number: int) -> int:
         """Make rows of one chain of an earlier run readable, head first; returns how many can be."""
         cache = self.cache
@@ -173,7 +179,7 @@ class Shelf:
         self.cache.access(list(call.views), chain_number)
         absent = self._sort_out(list(call.views), call)
         while absent:
-            if self._shared.writer.trouble:
+            if self._shared.writer.trouble or self._is_over:
                 call.outcomes.update(self._count_failed(absent))
                 return
             if self._clearing or not self.cache.pool.free.count:

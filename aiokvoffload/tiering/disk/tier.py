@@ -112,6 +112,9 @@ class DiskTier(SecondaryTier):
         """Forget every key, and return when no restart can bring one back.
 
         It waits as long as the index cannot be written, to a full disk say; keys are forgotten here at once.
+
+        Raises:
+            TierError: the tier was closed before that.
         """
         live = self._opened()
         async with self._in_flight():

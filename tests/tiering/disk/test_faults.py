@@ -18,6 +18,7 @@ from aiokvoffload.base import LoadOutcome, StoreOutcome, TierShape
 from aiokvoffload.errors import AbandonedError, ClosedError, ConfigError, TierError
 from aiokvoffload.testing.pages import fill, holds, page_buffers
 from aiokvoffload.testing.tier import tier_keys
+from aiokvoffload.tiering.disk.calls import Step
 from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES
 from aiokvoffload.tiering.disk.tier import DiskTier
@@ -253,6 +254,28 @@ class TestFailures:
         async with disk_rig(tmp_path, chunk_bytes=4096, num_slots=8) as rig:
             there = [number for number in range(100, 160) if rig.contains(number)[0]]
             assert await rig.load(*there) == [LOADED] * len(there)
+
+    async def test_what_waits_for_an_index_that_cannot_be_written_ends_with_a_close(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Faults 31, 53, I1: the reset says that it is not for good, the store that it failed."""
+        calls = ScriptedCalls()
+        rig = disk_rig(tmp_path, calls=calls, close_timeout_s=0.1)
+        await rig.tier.open()
+        await rig.store(1)
+
+        def refuse(step: Step) -> None:
+            if step is Step.ROWS_CHANGED:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        calls.on_step = refuse
+        resetting, storing = asyncio.create_task(rig.tier.reset()), asyncio.create_task(rig.store(2))
+        await asyncio.sleep(0)
+        await rig.tier.aclose()
+        with pytest.raises(TierError, match="old keys may come back"):
+            await resetting
+        assert await storing in ([StoreOutcome.FAILED], [StoreOutcome.REFUSED])
+        rig.tier.check_integrity()
 
     async def test_a_directory_removed_underneath_ends_with_the_tier(self, tmp_path: Path) -> None:
         """Fault 42: what is open serves on, and the next opening begins anew."""
