@@ -17,7 +17,12 @@ COPY_ENGINES = ("auto", "staged", "batched", "direct", "torch")
 MIN_STAGING_BYTES = 4 << 20
 
 
-def _require_positive(config: object, *names: str, whole: bool = True) -> None:
+def require_positive(config: object, *names: str, whole: bool = True) -> None:
+    """Check that these fields of `config` are numbers above 0.
+
+    Raises:
+        ConfigError: one is not; the message names it.
+    """
     for name in names:
         value = getattr(config, name)
         expected = int if whole else int | float
@@ -67,11 +72,11 @@ class GroupConfig:
     budget_weight: float | None = None
 
     def __post_init__(self) -> None:
-        _require_positive(self, "blocks_per_chunk", "span")
+        require_positive(self, "blocks_per_chunk", "span")
         if self.window_chunks is not None:
-            _require_positive(self, "window_chunks")
+            require_positive(self, "window_chunks")
         if self.budget_weight is not None:
-            _require_positive(self, "budget_weight", whole=False)
+            require_positive(self, "budget_weight", whole=False)
 
     def chunks_at(self, position: int) -> range:
         """Indices of the chunks that a hit of `position` positions needs: the prefix, or the window at its end."""
@@ -101,11 +106,11 @@ class CopyConfig:
     calibration_file: str | None = None
 
     def __post_init__(self) -> None:
-        _require_positive(self, "programs")
+        require_positive(self, "programs")
         if self.engine not in COPY_ENGINES:
             raise ConfigError(f"engine must be one of {', '.join(COPY_ENGINES)}, got {self.engine!r}")
         if self.staging_bytes != 0:
-            _require_positive(self, "staging_bytes")
+            require_positive(self, "staging_bytes")
             if self.staging_bytes < MIN_STAGING_BYTES:
                 raise ConfigError(f"staging_bytes must be 0 or at least {MIN_STAGING_BYTES}, got {self.staging_bytes}")
 
@@ -156,12 +161,12 @@ class CPUOffloadingConfig:
     max_pending_events: int = 10_000
 
     def __post_init__(self) -> None:
-        _require_positive(
+        require_positive(
             self,
             *("cpu_bytes", "store_threshold", "store_tracker_keys", "pin_piece_bytes"),
             *("max_run_keys", "max_run_fragments", "max_jobs_in_flight", "max_waiting_transfers", "max_pending_events"),
         )
-        _require_positive(self, "close_timeout_s", whole=False)
+        require_positive(self, "close_timeout_s", whole=False)
         if not self.groups or not all(isinstance(group, GroupConfig) for group in self.groups):
             raise ConfigError(f"groups must be GroupConfig records, one for each KV-cache group, got {self.groups!r}")
         if not isinstance(self.copy, CopyConfig):

@@ -25,16 +25,20 @@ from aiokvoffload.cli.copy_bench.measure import CopyFigures
 from aiokvoffload.cli.copy_bench.measure import measure as measure_copies
 from aiokvoffload.cli.copy_bench.options import ENGINES, CopyOptions, SlotOrder, Ways
 from aiokvoffload.cli.copy_bench.report import copy_json, copy_table, plot_copies, require_plotting
+from aiokvoffload.cli.disk_bench import disk_benchmark, disk_table
+from aiokvoffload.cli.inspect import inspection_json, inspection_table
 from aiokvoffload.cli.interrupt import INTERRUPTED_LINE, INTERRUPTED_STATUS, leave_at_once, take_over
 from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
 from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, manager_table
 from aiokvoffload.cli.poller_bench import TRANSFER_BYTES, poller_benchmark
 from aiokvoffload.cli.poller_figures import poller_tables
+from aiokvoffload.cli.recovery_bench import recovery_benchmark, recovery_table
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.sizes import parse_size
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
 from aiokvoffload.config import HostMemory
 from aiokvoffload.errors import ArgumentError, OffloadError
+from aiokvoffload.tiering.disk.inspection import inspect_directory, verify_directories
 
 T = TypeVar("T")
 
@@ -172,6 +176,12 @@ def replay_command(
     device: Device = "auto",
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in service at a time.")] = 16,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every loaded byte.")] = False,
+    disk_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A directory for a disk tier below CPU memory.")
+    ] = None,
+    disk_bytes: Annotated[
+        int | None, typer.Option(parser=_size, metavar="SIZE", help="What the disk tier has room for.")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Replay a trace as an async server would, and say what it brought."""
@@ -183,6 +193,8 @@ def replay_command(
         device=device,
         concurrency=concurrency,
         verify=verify,
+        disk_dir=disk_dir,
+        disk_bytes=disk_bytes,
         trace_name="sample" if trace == SAMPLE_TRACE else trace.name,
     )
     with clear_errors():
@@ -195,12 +207,12 @@ def replay_command(
 
 
 @contextlib.contextmanager
-def progress(total: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
-    """A bar on standard error, where that is a terminal; yields what moves it on by one request."""
+def progress(total: int, *, quiet: bool, what: str = "requests") -> Iterator[Callable[[], None]]:
+    """A bar on standard error, where that is a terminal; yields what moves it on by one."""
     console = Console(stderr=True)
-    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("requests", total=total)
+        task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)
 
 
@@ -403,3 +415,65 @@ def bench_manager_command(
         runs = [(name, chunks) for name in policy or ["lru"] for chunks in cpu_chunks or [5_000]]
         figures = [manager_benchmark(requests, policy=name, cpu_chunks=chunks) for name, chunks in runs]
         show(manager_table(figures), manager_json(figures), json_file)
+
+
+@bench.command(name="disk")
+def bench_disk_command(
+    *,
+    directory: Annotated[Path, typer.Option("--dir", help="A directory on the disk to be measured.")],
+    chunk_bytes: Annotated[
+        str, typer.Option(metavar="SIZE,...", help="Bytes of the chunks.")
+    ] = "64KiB,256KiB,1MiB,4MiB",
+    threads: Annotated[int, typer.Option(min=1, help="Reads and writes at a time; fio's jobs too.")] = 8,
+    size_bytes: Annotated[
+        int, typer.Option("--bytes", parser=_size, metavar="SIZE", help="Of the files.", show_default="1GiB")
+    ] = 1 << 30,
+    repeat: Annotated[int, typer.Option(min=1, help="Turns, of which the medians are taken.")] = 5,
+    json_file: JsonFile = None,
+) -> None:
+    """Store and load chunks on disk, against fio's random direct I/O in the same run where fio is installed."""
+    with clear_errors():
+        check_writable(json_file)
+        sizes = [parse_size(size) for size in chunk_bytes.split(",")]
+        result = run(
+            disk_benchmark(
+                directory=directory, chunk_bytes=sizes, threads=threads, size_bytes=size_bytes, repeat=repeat
+            )
+        )
+        show(disk_table(result), result.to_json(), json_file)
+
+
+@bench.command(name="recovery")
+def bench_recovery_command(
+    *,
+    directory: Annotated[Path, typer.Option("--dir", help="A directory with 5 KB of room for each row.")],
+    rows: Annotated[int, typer.Option(min=1000, help="Chunks that an earlier run has left.")] = 1_000_000,
+    json_file: JsonFile = None,
+) -> None:
+    """Say how soon a disk tier serves after a restart, and knows all it has."""
+    with clear_errors():
+        check_writable(json_file)
+        result = run(recovery_benchmark(directory=directory, rows=rows))
+        show(recovery_table(result), result.to_json(), json_file)
+
+
+@app.command(name="inspect")
+def inspect_command(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="A tier's directories, the first one first.")
+    ],
+    *,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read and check every chunk; all directories are needed.")
+    ] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Say what lies in a disk tier's directory, how much, and since when."""
+    with clear_errors():
+        check_writable(json_file)
+        inspection, verification = inspect_directory(directories[0]), None
+        if verify:
+            with progress(inspection.chunks, what="chunks", quiet=json_file == STDOUT) as advance:
+                verification = verify_directories(directories, on_checked=advance)
+        show(inspection_table(inspection, verification), inspection_json(inspection, verification), json_file)
+    raise typer.Exit(0 if verification is None or verification.is_right else 1)

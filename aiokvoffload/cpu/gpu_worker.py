@@ -118,12 +118,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         after: Stream | Event | None = None,
         protect_source: bool = True,
     ) -> Transfer:
-        """Copy whole chunks out of GPU memory; see `OffloadingWorker.submit_store`.
-
-        Raises:
-            ArgumentError, ClosedError, BrokenError: as the contract says.
-            ModeError: the worker is awaited, and this is not the thread of its running loop.
-        """
+        """Copy whole chunks out of GPU memory; see `OffloadingWorker.submit_store`. `ModeError` on a wrong thread."""
         job = self._accept(job_id, PROTECTED_STORES if protect_source else STORES, src, dst, after)
         if protect_source:
             self._submitter.enqueue_here(job, after)
@@ -140,12 +135,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         after: Stream | Event | None = None,
         expedited: bool = False,
     ) -> Transfer:
-        """Copy chunks into GPU memory; see `OffloadingWorker.submit_load`.
-
-        Raises:
-            ArgumentError, ClosedError, BrokenError: as the contract says.
-            ModeError: the worker is awaited, and this is not the thread of its running loop.
-        """
+        """Copy chunks into GPU memory; see `OffloadingWorker.submit_load`. `ModeError` on a wrong thread."""
         job = self._accept(job_id, EXPEDITED_LOADS if expedited else LOADS, dst, src, after)
         self._submitter.enqueue_there(job)
         return job.transfer
@@ -241,6 +231,14 @@ class CPUOffloadingWorker(OffloadingWorker):
     def pool_files(self) -> tuple[PoolFile, ...]:
         """One file for each pool, with `HostMemory.MEMFD`."""
         return self._machinery.pool_files()
+
+    def slot_views(self, group_idx: int, slots: Sequence[int]) -> list[memoryview]:
+        """The payload of each of these slots; see `OffloadingWorker.slot_views`."""
+        return self._machinery.slot_views(group_idx, slots)
+
+    def keep_memory(self) -> None:
+        """Leave the slots' memory mapped for good; see `OffloadingWorker.keep_memory`."""
+        self._machinery.keep_memory()
 
     def get_finished(self) -> list[TransferResult]:
         """Results since the last call, from any plain thread. Works after a close too.

@@ -90,6 +90,12 @@ class Machinery:
             layout = lay_out(kv_caches, device.torch_device)
             check_pools(layout, pools, blocks_per_chunk)
             self._arenas = map_pools(pools, device, options=options)
+            self._rows_of_group = {
+                group_idx: (arena, pool.chunk_bytes)
+                for arena, pool in zip(self._arenas, pools, strict=True)
+                for group_idx in pool.groups
+            }
+            self._keeps_memory = False
             for arena in self._arenas:
                 undo.callback(arena.close)
             self.growth = ArenaGrowth(self._arenas)
@@ -178,6 +184,15 @@ class Machinery:
         shapes = ((arena.descriptor, arena.row_bytes, arena.num_rows) for arena in self._arenas)
         return tuple(PoolFile(descriptor, *shape) for descriptor, *shape in shapes if descriptor is not None)
 
+    def slot_views(self, group_idx: int, slots: Sequence[int]) -> list[memoryview]:
+        """The payload of each of these slots."""
+        arena, chunk_bytes = self._rows_of_group[group_idx]
+        return arena.row_views(slots, chunk_bytes)
+
+    def keep_memory(self) -> None:
+        """Never unmap the slots: somebody outside may touch them even after `free`."""
+        self._keeps_memory = True
+
     def synchronize(self) -> None:
         """Block until every stream has ended what it was given, or cannot any more because the device has failed."""
         flushes = [partial(self.flush, [handler]) for handler in _THREADS]
@@ -211,10 +226,13 @@ class Machinery:
             raise BrokenError(f"close: {len(errors)} of {len(steps)} steps failed: {errors}") from errors[0]
 
     def _free_arenas(self) -> None:
-        if not self.growth.join():
+        grown = self.growth.join()
+        if self._keeps_memory or not grown:
             for arena in self._arenas:
                 arena.abandon()
             keep_for_good(self._arenas, self._device)
+            if grown:
+                return
             raise BrokenError(f"the thread that pins memory hangs: {self.growth!r} stays mapped")
         errors: list[OSError] = []
         for arena in self._arenas:

@@ -6,6 +6,7 @@ import logging
 import threading
 import weakref
 
+import numpy as np
 import pytest
 
 from aiokvoffload.base import GPULoadStoreSpec, LoadStoreSpec, Stream, Transfer, TransferResult
@@ -409,3 +410,21 @@ async def test_statistics_count_bytes_jobs_and_time() -> None:
 
 async def _result(transfer: Transfer) -> bool:
     return (await transfer).success
+
+
+async def test_the_views_of_slots_are_the_bytes_that_a_store_has_copied() -> None:
+    """Page-aligned, one payload each, whatever the row is padded to."""
+    device = HostDevice()
+    rig = make_worker_rig(device, page_bytes=500)
+    try:
+        blocks = rig.blocks(0, 2)
+        for number, tensor in enumerate(rig.tensors):
+            tensor[:4] = number + 1
+        await rig.worker.submit_store(1, GPULoadStoreSpec(blocks), rig.slots([3, 1]))
+        views = rig.worker.slot_views(0, [3, 1, 0])
+        chunk = b"".join(bytes([number]) * 500 for number in (1, 2, 3)) * 2
+        assert [bytes(view) for view in views] == [chunk, chunk, bytes(3000)]
+        assert {np.frombuffer(view, np.uint8).ctypes.data % 4096 for view in views} == {0}
+    finally:
+        await rig.worker.aclose()
+        await asyncio.to_thread(device.close)

@@ -104,6 +104,11 @@ class ARCPolicy(CachePolicy):
         """All keys, recent ones before frequent ones, each the oldest chain first, its tail in front."""
         return self._recent.residents() | self._frequent.residents()
 
+    def first_to_leave(self, count: int) -> Sequence[tuple[int, OffloadKey]]:
+        """Recent ones before frequent ones, which is only mostly so: how many of each leave follows the target."""
+        recent = self._recent.oldest(count)
+        return [*recent, *self._frequent.oldest(count - len(recent))]
+
     def seed(self, residents: Mapping[int, OffloadKey]) -> None:
         """Take over an order; what was frequent there is recent here until it is used again."""
         self._add_recent(list(residents.values())[::-1], list(residents)[::-1], SEEDED)
