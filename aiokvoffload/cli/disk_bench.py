@@ -7,6 +7,7 @@ import asyncio
 import json
 import random
 import resource
+import shutil
 import statistics
 import tempfile
 import time
@@ -20,7 +21,8 @@ from rich.table import Table
 from aiokvoffload.base import ChunkViews, LoadOutcome, OffloadKey, StoreOutcome, TierShape, make_offload_key
 from aiokvoffload.cli.fio import RANDOM_BOTH, RANDOM_READS, RANDOM_WRITES, Fio
 from aiokvoffload.cli.probe import LoopProbe
-from aiokvoffload.errors import TierError
+from aiokvoffload.cpu.common import PAGE_BYTES
+from aiokvoffload.errors import ArgumentError, TierError
 from aiokvoffload.testing.pages import page_buffers
 from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.tier import DiskTier
@@ -29,6 +31,9 @@ CALL_BYTES = 4 << 20
 """Of one call, at least a chunk for each thread: callers promote and cascade in calls of about that size."""
 CALLERS = 3
 PROBE_PERIOD_S = 0.0005
+MIN_CHUNKS = 16
+SPARE_BYTES = 64 << 20
+"""That is left to others, and to the index."""
 GIB = 1 << 30
 
 
@@ -77,9 +82,11 @@ async def disk_benchmark(
     """Measure each size of chunks in turn, in a folder of its own that is removed afterwards.
 
     Raises:
+        ArgumentError: a chunk is no whole number of pages, the files hold too few, or there is no room for them.
         TierError: the directory cannot be used, or a chunk was not stored or loaded.
         FioError: fio is installed, and fails.
     """
+    await asyncio.to_thread(_require_sensible, directory, chunk_bytes, size_bytes)
     figures: list[DiskFigure] = []
     is_direct = True
     for size in chunk_bytes:
@@ -101,6 +108,19 @@ async def disk_benchmark(
         is_direct=is_direct,
         figures=tuple(figures),
     )
+
+
+def _require_sensible(directory: Path, chunk_bytes: Sequence[int], size_bytes: int) -> None:
+    if not directory.is_dir():
+        raise ArgumentError(f"--dir {directory}: there is no such directory")
+    for size in chunk_bytes:
+        if size < 1 or size % PAGE_BYTES:
+            raise ArgumentError(f"--chunk-bytes must be multiples of {PAGE_BYTES}, got {size}")
+        if size_bytes < MIN_CHUNKS * size:
+            raise ArgumentError(f"--bytes must hold at least {MIN_CHUNKS} chunks of {size}, got {size_bytes}")
+    needed_bytes, free_bytes = 2 * size_bytes + SPARE_BYTES, shutil.disk_usage(directory).free
+    if needed_bytes > free_bytes:
+        raise ArgumentError(f"--bytes {size_bytes} takes {needed_bytes} bytes in {directory}, {free_bytes} are free")
 
 
 @dataclass(frozen=True, slots=True)

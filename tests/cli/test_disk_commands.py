@@ -102,3 +102,21 @@ def test_bench_recovery_knows_every_row_in_the_end(tmp_path: Path) -> None:
     assert status == 0
     assert 0 < json.loads(output)["open_s"] <= json.loads(output)["recovered_s"]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--bytes", "900TiB"), "are free"),
+        (("--chunk-bytes", "1001"), "multiples of 4096, got 1001"),
+        (("--bytes", "1"), "at least 16 chunks"),
+        (("--dir", "/nowhere"), "no such directory"),
+    ],
+)
+def test_bench_disk_refuses_what_cannot_be_before_it_writes(
+    tmp_path: Path, options: tuple[str, str], message: str
+) -> None:
+    """Above all it fills nobody's disk."""
+    status, output = invoke("bench", "disk", "--dir", tmp_path, *options)
+    assert (status, message in output) == (2, True)
+    assert not list(tmp_path.iterdir())

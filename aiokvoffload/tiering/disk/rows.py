@@ -31,7 +31,8 @@ ROW_BOUND_BYTES = 512
 """Room for one row in the index at its bound, with the longest key; one with a key of 36 bytes takes some 100."""
 _APPLICATION_ID = 0x6B766F66
 _PAGE_BYTES = 4096
-_WAL_PAGES = 1000
+_WAL_PAGES = 8000
+"""After so many the log is copied into the file and both are synchronized, for which all commits wait."""
 _STATEMENT_ROWS = 64
 _SCHEMA = """
 CREATE TABLE store (description TEXT NOT NULL, store_id TEXT NOT NULL, created_s INTEGER NOT NULL);

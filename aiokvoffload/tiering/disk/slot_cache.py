@@ -18,7 +18,7 @@ MAX_SPARE_SLOTS = 256
 
 def spare_slots(num_slots: int) -> int:
     """How many of a pool's slots are kept free, or on their way to it."""
-    return max(1, min(MAX_SPARE_SLOTS, num_slots // 32))
+    return max(1, min(MAX_SPARE_SLOTS, num_slots // 16))
 
 
 class Reserved(NamedTuple):

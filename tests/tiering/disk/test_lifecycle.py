@@ -77,11 +77,11 @@ class TestRestart:
     @pytest.mark.parametrize("num_slots", [20, 80])
     async def test_another_budget_keeps_what_fits(self, tmp_path: Path, num_slots: int) -> None:
         async with disk_rig(tmp_path, num_slots=40) as rig:
-            await rig.store(*range(39))
+            await rig.store(*range(38))
         async with disk_rig(tmp_path, num_slots=num_slots) as rig:
-            kept = rig.contains(*range(39)).count(True)
-            assert kept == min(39, num_slots - 1)
-            await rig.load(*range(39))
+            kept = rig.contains(*range(38)).count(True)
+            assert kept == min(38, num_slots - 1)
+            await rig.load(*range(38))
             await rig.store(*range(100, 110))
             assert rig.tier.statistics().pools[0].capacity == num_slots
             assert rig.contains(*range(100, 110)) == [True] * 10
@@ -219,6 +219,8 @@ class TestCancellation:
             for store in stores[::2]:
                 store.cancel()
             await asyncio.gather(*stores, return_exceptions=True)
+            while rig.tier.statistics().pools[0].writing:  # cancelled or not, a write holds its slot until it ends
+                await asyncio.sleep(0)
             assert await rig.store(100) == [STORED]
 
 
@@ -293,11 +295,11 @@ class TestGroups:
     async def test_several_directories_share_the_chunks(self, tmp_path: Path) -> None:
         directories = [tmp_path / name for name in "abc"]
         async with disk_rig(*directories, num_slots=40) as rig:
-            await rig.store(*range(39))
+            await rig.store(*range(38))
         sizes = [(path / "chunks-0.data").stat().st_size for path in directories]
         assert sizes == [HEADER_BYTES + slots * CHUNK_BYTES for slots in (14, 13, 13)]
         async with disk_rig(*directories, num_slots=40) as rig:
-            assert await rig.load(*range(39)) == [LOADED] * 39
+            assert await rig.load(*range(38)) == [LOADED] * 38
 
 
 class TestManyCalls:
