@@ -198,6 +198,25 @@ async def test_a_reset_during_a_cascade_and_a_promotion_leaves_both_tiers_empty_
         stage.check()
 
 
+@pytest.mark.parametrize("passes", range(5))
+async def test_a_reset_whose_caller_is_cancelled_goes_on(stage: DeepStage, passes: int) -> None:
+    """Fault 53: half a reset would keep the tier out of service, and bring old chunks back after a restart."""
+    keys = keys_of(4)
+    async with stage as service:
+        await stage.only_below(keys)
+        resetting = asyncio.create_task(service.reset())
+        await settle(passes)
+        resetting.cancel()
+        await asyncio.wait([resetting])
+        await settle()
+        if passes:  # it had begun
+            assert not any(stage.memories[0].contains(keys))
+        assert (stage.figures.serving, stage.figures.stores_waiting) == (True, 0)
+        assert (await stage.fill(keys)).stored == 4
+        assert stage.tier.contains(keys) == [True] * 4
+        stage.check()
+
+
 async def test_whoever_cancels_all_tasks_of_a_loop_frees_no_slot_that_a_tier_may_touch(stage: DeepStage) -> None:
     """I2: programs cancel every task at their end, and a thread may read on all the same."""
     service = stage.service

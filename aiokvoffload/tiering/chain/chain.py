@@ -173,11 +173,12 @@ class Chain:
     async def reset(self, names: Collection[str]) -> dict[str, int | None]:
         """Reset tiers side by side; for each what was cleared, `None` where that must wait until the tier answers."""
         chosen = [name for name in self._links if name in names]
-        for name in chosen:
-            self._links[name].lane.begin_reset()
+        resetting = [self._links[name].lane.reset() for name in chosen]
         self._void(names)
-        cleared = await asyncio.gather(*(self._links[name].lane.reset() for name in chosen))
-        self._listener.tiers_changed()
+        for task in resetting:
+            task.add_done_callback(lambda _: self._listener.tiers_changed())
+        # Whoever asked may go; what was begun goes on to its end (I2).
+        cleared = await asyncio.gather(*map(asyncio.shield, resetting))
         return dict(zip(chosen, cleared, strict=True))
 
     def _void(self, names: Collection[str]) -> None:

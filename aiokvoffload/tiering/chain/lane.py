@@ -55,7 +55,8 @@ class TierLane:
         )
         self.late = 0
         self._config, self._clock, self._on_serving = config, clock, on_serving
-        self._closing = self._is_resetting = self._owes_reset = False
+        self._closing = self._owes_reset = False
+        self._resets = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._probing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -63,7 +64,7 @@ class TierLane:
     @property
     def serving(self) -> bool:
         """Whether lookups may count on it."""
-        return self.loading.serving and not self._is_resetting
+        return self.loading.serving and not self._resets
 
     def load(self, call: TierCall) -> None:
         """Load as soon as it is its turn."""
@@ -86,22 +87,33 @@ class TierLane:
         for call in self.queues.take_waiting(loads=loads, stores=stores):
             call.refuse()
 
-    def begin_reset(self) -> None:
-        """From now on nothing of the tier is served until `reset` is done (fault 53)."""
-        self._owes_reset = self._is_resetting = True
+    def reset(self) -> "asyncio.Task[int | None]":
+        """Make the tier forget everything; from the call on nothing of it is served until that is done (fault 53).
+
+        Returns:
+            A task, which whoever waits must not cancel: how many keys it was, or `None` if it must wait until the tier
+            answers again.
+        """
+        self._owes_reset = True
+        self._resets += 1
         self.refuse_waiting()
         self._on_serving()
+        resetting = asyncio.create_task(self._reset(), name=f"aiokvoffload-reset-{self.tier.name}")
+        # Not in the task, which may be cancelled before it begins.
+        resetting.add_done_callback(self._reset_ended)
+        return resetting
 
-    async def reset(self) -> int | None:
-        """Make the tier forget everything, after `begin_reset`; `None` if that must wait until it answers again."""
-        try:
-            return await self._reset() if self.loading.serving else None
-        finally:
-            self._is_resetting = False
-            self._on_serving()
-            self._start()
+    def _reset_ended(self, resetting: "asyncio.Task[int | None]") -> None:
+        self._resets -= 1
+        if (error := _error_of(resetting)) is not None:
+            self._take_all_out(f"a reset was given up: {error!r}")
+        self._on_serving()
+        self._start()
+        self._changed.set()
 
     async def _reset(self) -> int | None:
+        if not self.loading.serving:
+            return None
         resetting = asyncio.ensure_future(self.tier.reset())
         if not await returned_in_time(resetting, self._clock, self._clock.now_s() + self._config.store_timeout_s):
             self._watch_late(resetting)
@@ -144,12 +156,12 @@ class TierLane:
         return self.queues.idle and not self.late
 
     async def _wait_idle(self) -> None:
-        while not self.idle:
+        while self._resets or not self.idle:
             self._changed.clear()
             await self._changed.wait()
 
     def _start(self) -> None:
-        if self._is_resetting:
+        if self._resets:
             return
         while (call := self.queues.next_load()) is not None:
             self._begin(self._perform_load(call))
