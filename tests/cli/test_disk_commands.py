@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,16 @@ def filled(tmp_path: Path) -> tuple[Path, Path]:
 
     asyncio.run(fill())
     return tmp_path / "a", tmp_path / "b"
+
+
+class FailingConnection:
+    """Of an index on a full disk."""
+
+    def execute(self, *_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 def invoke(*arguments: object) -> tuple[int, str]:
@@ -66,6 +77,16 @@ def test_inspect_names_what_is_wrong_with_its_directories(filled: tuple[Path, Pa
     (filled[0] / "index.sqlite3").write_bytes(b"somebody's diary" * 100)
     status, output = invoke("inspect", filled[0])
     assert (status, "no index of this library" in output) == (2, True)
+
+
+@pytest.mark.parametrize("more", [(), ("--verify",)])
+def test_a_disk_that_is_full_or_failing_is_no_reason_to_remove_an_index(
+    filled: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    """An index whose log wants memory that the disk has no room for is all right."""
+    monkeypatch.setattr("aiokvoffload.tiering.disk.inspection.connect", lambda *_, **__: FailingConnection())
+    status, output = invoke("inspect", *filled, *more)
+    assert (status, "make room on its disk" in output, "remove it" in output) == (2, True, False)
 
 
 def test_a_tier_in_use_can_be_inspected_and_not_verified(tmp_path: Path) -> None:

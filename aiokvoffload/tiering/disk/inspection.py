@@ -18,9 +18,11 @@ from aiokvoffload.tiering.disk.rows import (
     INDEX_NAME,
     Description,
     connect,
+    is_damage,
     read_description,
     read_rows,
     require_own,
+    unreadable,
 )
 
 _BATCH_ROWS = 256
@@ -86,7 +88,7 @@ def inspect_directory(path: Path) -> Inspection:
             require_own(connection, index)
             return _inspect(connection, path)
     except sqlite3.DatabaseError as error:
-        raise TierError(f"{index} cannot be read: {error}") from error
+        raise _explained(index, error) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,13 @@ def verify_directories(paths: Sequence[Path], *, on_checked: Callable[[], None] 
                 raise TierError(f"{paths[0]} is one of {description.num_directories} directories: name all, in order")
             return _verify(connection, description, paths, on_checked)
         except sqlite3.DatabaseError as error:
-            raise TierError(f"{index} cannot be read: {error}") from error
+            raise _explained(index, error) from error
+
+
+def _explained(index: Path, error: sqlite3.DatabaseError) -> TierError:
+    if not is_damage(error):
+        return unreadable(index, error)
+    return TierError(f"{index} is damaged: {error}; a tier that is opened there begins empty")
 
 
 def _verify(

@@ -18,7 +18,7 @@ from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.directory import OwnedDirectory
 from aiokvoffload.tiering.disk.layout import DiskPool, plan_disk_pools
 from aiokvoffload.tiering.disk.ranks import highest_rank
-from aiokvoffload.tiering.disk.rows import FORMAT_VERSION, INDEX_NAME, Description, RowStore
+from aiokvoffload.tiering.disk.rows import FORMAT_VERSION, INDEX_NAME, Description, RowStore, is_damage, unreadable
 from aiokvoffload.tiering.disk.slot_cache import SlotCache, spare_slots
 from aiokvoffload.tiering.disk.slot_file import SlotFile
 
@@ -93,9 +93,9 @@ def _open_rows(path: Path, description: Description, pools: Sequence[DiskPool]) 
                 for pool in pools:  # spare slots must be free: a store that evicts is given others
                     rows.keep_latest(pool.index, pool.num_slots - spare_slots(pool.num_slots))
                 undo.pop_all()
-        except sqlite3.OperationalError as error:
-            raise TierError(f"{path / INDEX_NAME} cannot be used: {error}") from error
         except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise unreadable(path / INDEX_NAME, error) from error
             logger.warning("%s is damaged (%s): what it knew is forgotten", path / INDEX_NAME, error)
             for name in (INDEX_NAME, f"{INDEX_NAME}-wal", f"{INDEX_NAME}-shm"):
                 (path / name).unlink(missing_ok=True)

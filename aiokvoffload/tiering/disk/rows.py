@@ -246,11 +246,14 @@ def require_own(connection: sqlite3.Connection, path: Path) -> None:
 
     Raises:
         ForeignIndexError: it is not.
+        TierError: it cannot be read, since its disk is full or failing.
     """
     try:
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
     except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise unreadable(path, error) from error
         raise ForeignIndexError(f"{path} is no index of this library ({error}): remove it") from error
     if application_id != _APPLICATION_ID:
         raise ForeignIndexError(f"{path} is another program's: remove it, or name another directory")
@@ -258,6 +261,22 @@ def require_own(connection: sqlite3.Connection, path: Path) -> None:
         raise ForeignIndexError(
             f"{path} has format {version}, this version reads {FORMAT_VERSION}: remove the directory"
         )
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the index itself is to blame, rather than its disk, or whoever else has it open."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return True
+    # Statements here are right, so a generic error speaks of the schema; text that is none has no code at all.
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    return code == sqlite3.SQLITE_ERROR or str(error).startswith("Could not decode")
+
+
+def unreadable(path: Path, error: sqlite3.Error) -> TierError:
+    """What to raise where the index may be all right, and its disk is full or failing."""
+    return TierError(
+        f"{path} cannot be read: {error}; make room on its disk, or check that disk: the chunks may be all right"
+    )
 
 
 # One statement for many rows: each lets go of the GIL and takes it again, among threads that all want it.
@@ -286,10 +305,10 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
     try:
         (num_tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    except sqlite3.OperationalError as error:
-        raise TierError(f"{path} cannot be read: {error}") from error
     except sqlite3.DatabaseError as error:
-        if "malformed" in str(error):
+        if not is_damage(error):
+            raise unreadable(path, error) from error
+        if "malformed" in str(error) or isinstance(error, sqlite3.OperationalError):
             raise
         raise ForeignIndexError(f"{path} is no index of this library ({error}): remove it") from error
     if not num_tables and not application_id:
