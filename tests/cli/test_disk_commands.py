@@ -40,6 +40,13 @@ class FailingConnection:
         """There is nothing to close."""
 
 
+def change_index(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path / "index.sqlite3")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
 def invoke(*arguments: object) -> tuple[int, str]:
     result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200", "NO_COLOR": "1"})
     return result.exit_code, result.output
@@ -87,6 +94,62 @@ def test_a_disk_that_is_full_or_failing_is_no_reason_to_remove_an_index(
     monkeypatch.setattr("aiokvoffload.tiering.disk.inspection.connect", lambda *_, **__: FailingConnection())
     status, output = invoke("inspect", *filled, *more)
     assert (status, "make room on its disk" in output, "remove it" in output) == (2, True, False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "pool = 7",
+        "pool = -1",
+        "pool = x'00'",
+        "slot = 'text'",
+        "slot = x'00'",
+        f"slot = {-(2**62)}",
+        f"slot = {2**62}",
+        "rank = 'text'",
+        "rank = -1",
+        f"rank = {2**62}",
+        "key = 7",
+        "key = 'text'",
+        "key = zeroblob(300)",
+        "checksum = 'text'",
+        "checksum = CAST(x'80' AS TEXT)",
+    ],
+)
+def test_a_damaged_row_is_counted_as_corrupt(filled: tuple[Path, Path], change: str) -> None:
+    """It would be a miss to a tier; whoever looks must be told, and see the rest."""
+    change_index(filled[0], f"UPDATE chunks SET {change} WHERE slot = 2")
+    assert invoke("inspect", filled[0])[0] == 0
+    status, output = invoke("inspect", *filled, "--verify", "--json", "-")
+    assert status == 1
+    assert json.loads(output)["verification"] == {"right": 9, "corrupt": 1, "unreadable": 0}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE chunks",
+        "UPDATE store SET created_s = 9e999",
+        "UPDATE store SET description = CAST(x'80' AS TEXT)",
+        "UPDATE store SET description = replace(description, '_directories\": 2', '_directories\": 0')",
+        "UPDATE store SET description = replace(description, '\"tests\"', '7')",
+        "UPDATE store SET description = replace(description, '8192', '-8192')",
+    ],
+)
+def test_a_damaged_description_is_one_clear_line(filled: tuple[Path, Path], statement: str) -> None:
+    change_index(filled[0], statement)
+    for more in ((), ("--verify",)):
+        status, output = invoke("inspect", *filled, *more)
+        assert (status, "is damaged" in output, output.count("\n")) == (2, True, 1)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 50, 4096, 5000, 8192])
+def test_a_truncated_index_is_one_clear_line(filled: tuple[Path, Path], size_bytes: int) -> None:
+    with (filled[0] / "index.sqlite3").open("r+b") as file:
+        file.truncate(size_bytes)
+    for more in ((), ("--verify",)):
+        status, output = invoke("inspect", *filled, *more)
+        assert (status, output.count("\n")) == (2, 1)
 
 
 def test_a_tier_in_use_can_be_inspected_and_not_verified(tmp_path: Path) -> None:

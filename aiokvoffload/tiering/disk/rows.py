@@ -22,6 +22,7 @@ from typing import NamedTuple
 from aiokvoffload.base import OffloadKey
 from aiokvoffload.cache.chains import group_suffix
 from aiokvoffload.errors import TierError
+from aiokvoffload.tiering.disk.damage import DAMAGE_ERRORS, is_damage, unreadable
 from aiokvoffload.tiering.disk.directory import FILE_MODE
 from aiokvoffload.tiering.disk.layout import DiskPool
 
@@ -297,26 +298,6 @@ def require_own(connection: sqlite3.Connection, path: Path) -> None:
         raise ForeignIndexError(
             f"{path} has format {version}, this version reads {FORMAT_VERSION}: remove the directory"
         )
-
-
-DAMAGE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What reading a damaged index raises; the second where SQLite's own message quotes bytes that are no text."""
-
-
-def is_damage(error: Exception) -> bool:
-    """Whether the index itself is to blame, rather than its disk, or whoever else has it open."""
-    if not isinstance(error, sqlite3.OperationalError):
-        return True
-    # Statements here are right, so a generic error speaks of the schema.
-    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-    return code == sqlite3.SQLITE_ERROR
-
-
-def unreadable(path: Path, error: Exception) -> TierError:
-    """What to raise where the index may be all right, and its disk is full or failing."""
-    return TierError(
-        f"{path} cannot be read: {error}; make room on its disk, or check that disk: the chunks may be all right"
-    )
 
 
 # One statement for many rows: each lets go of the GIL and takes it again, among threads that all want it.
