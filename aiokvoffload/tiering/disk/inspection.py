@@ -188,7 +188,7 @@ class _Checker:
             all(isinstance(number, int) for number in (row.pool, row.slot, row.rank))
             and all(isinstance(text, bytes) for text in (row.key, row.checksum))
             and 0 <= row.pool < len(self._pools)
-            and 0 <= row.slot
+            and row.slot >= 0
             and self._pools[row.pool].offset_of(row.slot) < _MOST_BYTES
             and 0 <= row.rank <= highest_rank()
             and len(row.key) <= MAX_KEY_BYTES

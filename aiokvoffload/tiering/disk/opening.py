@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

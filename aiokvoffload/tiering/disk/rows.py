@@ -249,10 +249,10 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-        connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # damaged text is no failing disk
-        return connection
     except (OSError, sqlite3.OperationalError) as error:
         raise TierError(f"{path} cannot be opened: {error}") from error
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # damaged text is no failing disk
+    return connection
 
 
 def read_rows(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[Row]]:
@@ -271,11 +271,11 @@ def read_description(connection: sqlite3.Connection) -> tuple[Description, str, 
     row = connection.execute("SELECT description, store_id, created_s FROM store").fetchone()
     try:
         description, store_id, created_s = Description.from_json(row[0]), str(row[1]), int(row[2])
-        if not 0 <= created_s < _MOST:
-            raise ValueError(f"made at {created_s}")
-        return description, store_id, created_s
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise sqlite3.DatabaseError(f"the index does not describe itself: {error!r}") from error
+    if not 0 <= created_s < _MOST:
+        raise sqlite3.DatabaseError(f"the index says that it was made at {created_s}")
+    return description, store_id, created_s
 
 
 def require_own(connection: sqlite3.Connection, path: Path) -> None:
@@ -317,7 +317,7 @@ def _delete(connection: sqlite3.Connection, pools_and_slots: Sequence[tuple[int,
             connection.execute(f"DELETE FROM chunks WHERE pool = ? AND slot IN ({placeholders})", (pool, *part))  # noqa: S608
 
 
-def _increase(slots: Sequence[object]) -> bool:
+def _increase(slots: Sequence[int]) -> bool:
     return all(isinstance(slot, int) for slot in slots) and all(map(lt, slots, slots[1:]))
 
 
