@@ -118,7 +118,7 @@ def test_a_disk_that_is_full_or_failing_is_no_reason_to_remove_an_index(
 )
 def test_a_damaged_row_is_counted_as_corrupt(filled: tuple[Path, Path], change: str) -> None:
     """It would be a miss to a tier; whoever looks must be told, and see the rest."""
-    change_index(filled[0], f"UPDATE chunks SET {change} WHERE slot = 2")
+    change_index(filled[0], f"UPDATE chunks SET {change} WHERE slot = 2")  # noqa: S608
     assert invoke("inspect", filled[0])[0] == 0
     status, output = invoke("inspect", *filled, "--verify", "--json", "-")
     assert status == 1
@@ -203,4 +203,12 @@ def test_bench_disk_refuses_what_cannot_be_before_it_writes(
     """Above all it fills nobody's disk."""
     status, output = invoke("bench", "disk", "--dir", tmp_path, *options)
     assert (status, message in output) == (2, True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_replay_refuses_a_directory_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what a shell makes of a variable that is not set, and would be the directory one is in."""
+    monkeypatch.chdir(tmp_path)
+    status, output = invoke("replay", "--disk-dir", "", "--disk-bytes", "64MiB", "--device", "host")
+    assert (status, "a directory must have a name" in output) == (2, True)
     assert not list(tmp_path.iterdir())
