@@ -124,6 +124,13 @@ async def cancelled_by_ctrl_c(main: Coroutine[Any, Any, T]) -> T:
         take_over(before)
 
 
+def _directory(text: str) -> Path:
+    # A path makes "." of it: what a variable of a shell that is not set would fill.
+    if not text or "\0" in text:
+        raise typer.BadParameter(f"a directory must have a name, got {text!r}")
+    return Path(text)
+
+
 def _size(text: str | int) -> int:
     if isinstance(text, int):  # a default passes through here as well
         return text
@@ -177,7 +184,8 @@ def replay_command(
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in service at a time.")] = 16,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every loaded byte.")] = False,
     disk_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A directory for a disk tier below CPU memory.")
+        Path | None,
+        typer.Option(parser=_directory, metavar="DIR", help="A directory for a disk tier below CPU memory."),
     ] = None,
     disk_bytes: Annotated[
         int | None, typer.Option(parser=_size, metavar="SIZE", help="What the disk tier has room for.")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,23 @@ def filled(tmp_path: Path) -> tuple[Path, Path]:
 
     asyncio.run(fill())
     return tmp_path / "a", tmp_path / "b"
+
+
+class FailingConnection:
+    """Of an index on a full disk."""
+
+    def execute(self, *_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def change_index(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path / "index.sqlite3")
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
 
 
 def invoke(*arguments: object) -> tuple[int, str]:
@@ -66,6 +84,72 @@ def test_inspect_names_what_is_wrong_with_its_directories(filled: tuple[Path, Pa
     (filled[0] / "index.sqlite3").write_bytes(b"somebody's diary" * 100)
     status, output = invoke("inspect", filled[0])
     assert (status, "no index of this library" in output) == (2, True)
+
+
+@pytest.mark.parametrize("more", [(), ("--verify",)])
+def test_a_disk_that_is_full_or_failing_is_no_reason_to_remove_an_index(
+    filled: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    """An index whose log wants memory that the disk has no room for is all right."""
+    monkeypatch.setattr("aiokvoffload.tiering.disk.inspection.connect", lambda *_, **__: FailingConnection())
+    status, output = invoke("inspect", *filled, *more)
+    assert (status, "make room on its disk" in output, "remove it" in output) == (2, True, False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "pool = 7",
+        "pool = -1",
+        "pool = x'00'",
+        "slot = 'text'",
+        "slot = x'00'",
+        f"slot = {-(2**62)}",
+        f"slot = {2**62}",
+        "rank = 'text'",
+        "rank = -1",
+        f"rank = {2**62}",
+        "key = 7",
+        "key = 'text'",
+        "key = zeroblob(300)",
+        "checksum = 'text'",
+        "checksum = CAST(x'80' AS TEXT)",
+    ],
+)
+def test_a_damaged_row_is_counted_as_corrupt(filled: tuple[Path, Path], change: str) -> None:
+    """It would be a miss to a tier; whoever looks must be told, and see the rest."""
+    change_index(filled[0], f"UPDATE chunks SET {change} WHERE slot = 2")  # noqa: S608
+    assert invoke("inspect", filled[0])[0] == 0
+    status, output = invoke("inspect", *filled, "--verify", "--json", "-")
+    assert status == 1
+    assert json.loads(output)["verification"] == {"right": 9, "corrupt": 1, "unreadable": 0}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE chunks",
+        "UPDATE store SET created_s = 9e999",
+        "UPDATE store SET description = CAST(x'80' AS TEXT)",
+        "UPDATE store SET description = replace(description, '_directories\": 2', '_directories\": 0')",
+        "UPDATE store SET description = replace(description, '\"tests\"', '7')",
+        "UPDATE store SET description = replace(description, '8192', '-8192')",
+    ],
+)
+def test_a_damaged_description_is_one_clear_line(filled: tuple[Path, Path], statement: str) -> None:
+    change_index(filled[0], statement)
+    for more in ((), ("--verify",)):
+        status, output = invoke("inspect", *filled, *more)
+        assert (status, "is damaged" in output, output.count("\n")) == (2, True, 1)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 50, 4096, 5000, 8192])
+def test_a_truncated_index_is_one_clear_line(filled: tuple[Path, Path], size_bytes: int) -> None:
+    with (filled[0] / "index.sqlite3").open("r+b") as file:
+        file.truncate(size_bytes)
+    for more in ((), ("--verify",)):
+        status, output = invoke("inspect", *filled, *more)
+        assert (status, output.count("\n")) == (2, 1)
 
 
 def test_a_tier_in_use_can_be_inspected_and_not_verified(tmp_path: Path) -> None:
@@ -119,4 +203,12 @@ def test_bench_disk_refuses_what_cannot_be_before_it_writes(
     """Above all it fills nobody's disk."""
     status, output = invoke("bench", "disk", "--dir", tmp_path, *options)
     assert (status, message in output) == (2, True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_replay_refuses_a_directory_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what a shell makes of a variable that is not set, and would be the directory one is in."""
+    monkeypatch.chdir(tmp_path)
+    status, output = invoke("replay", "--disk-dir", "", "--disk-bytes", "64MiB", "--device", "host")
+    assert (status, "a directory must have a name" in output) == (2, True)
     assert not list(tmp_path.iterdir())

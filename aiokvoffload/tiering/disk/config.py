@@ -46,12 +46,33 @@ class DiskConfig:
     def __post_init__(self) -> None:
         require_positive(self, "disk_bytes", "threads", "max_pending_stores", "max_pending_events")
         require_positive(self, "close_timeout_s", "retry_s", whole=False)
-        if isinstance(self.directories, str | os.PathLike) or not self.directories:
-            raise ConfigError(f"directories must be a tuple of at least one path, got {self.directories!r}")
-        paths = [os.path.normpath(directory) for directory in self.directories]
-        if len(set(paths)) < len(paths):
-            raise ConfigError(f"directories must be distinct, got {self.directories!r}")
-        if not isinstance(self.namespace, str) or not self.namespace:
-            raise ConfigError(f"namespace must be text that names model, dtype and layout, got {self.namespace!r}")
+        _require_directories(self.directories)
+        _require_text("namespace", self.namespace, "text that names model, dtype and layout")
+        _require_text("policy", self.policy, "the name of a cache policy")
+        _require_text("name", self.name, "text that is not empty")
         if not isinstance(self.verify, bool):
             raise ConfigError(f"verify must be True or False, got {self.verify!r}")
+
+
+def _require_directories(directories: object) -> None:
+    if not isinstance(directories, tuple) or not directories:
+        raise ConfigError(f"directories must be a tuple of at least one path, got {directories!r}")
+    paths = [_normal(directory) for directory in directories]
+    if len(set(paths)) < len(paths):
+        raise ConfigError(f"directories must be distinct, got {directories!r}")
+
+
+def _normal(directory: object) -> str:
+    path = os.fspath(directory) if isinstance(directory, str | os.PathLike) else None
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ConfigError(f"directories must be paths, neither empty nor with a NUL in them, got {directory!r}")
+    return os.path.normpath(path)
+
+
+def _require_text(name: str, value: object, meaning: str) -> None:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{name} must be {meaning}, got {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{name} must be text that UTF-8 can say, got {value!r}") from error

@@ -46,6 +46,9 @@ class OwnedDirectory:
 
     def release(self) -> None:
         """Let others have it."""
+        # A close alone would not: a child that was forked meanwhile has the same lock open.
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
         os.close(self._lock)
 
     def __repr__(self) -> str:

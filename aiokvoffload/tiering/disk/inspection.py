@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aiokvoffload.errors import TierError
-from aiokvoffload.tiering.disk.checksum import Checksummer
+from aiokvoffload.tiering.disk.checksum import CHECKSUM_BYTES, Checksummer
+from aiokvoffload.tiering.disk.damage import DAMAGE_ERRORS, is_damage, unreadable
 from aiokvoffload.tiering.disk.directory import OwnedDirectory
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES, DiskPool
-from aiokvoffload.tiering.disk.ranks import chain_of
+from aiokvoffload.tiering.disk.ranks import chain_of, highest_rank
 from aiokvoffload.tiering.disk.rows import (
     FORMAT_VERSION,
     INDEX_NAME,
+    MAX_KEY_BYTES,
     Description,
+    Row,
     connect,
     read_description,
     read_rows,
@@ -24,6 +27,8 @@ from aiokvoffload.tiering.disk.rows import (
 )
 
 _BATCH_ROWS = 256
+_MOST_BYTES = 1 << 62
+"""No file is so long, and beyond it an offset is none to the operating system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +90,8 @@ def inspect_directory(path: Path) -> Inspection:
         with closing(connect(index, read_only=True)) as connection:
             require_own(connection, index)
             return _inspect(connection, path)
-    except sqlite3.DatabaseError as error:
-        raise TierError(f"{index} cannot be read: {error}") from error
+    except DAMAGE_ERRORS as error:
+        raise _explained(index, error) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,29 +129,71 @@ def verify_directories(paths: Sequence[Path], *, on_checked: Callable[[], None] 
             if len(paths) != description.num_directories:
                 raise TierError(f"{paths[0]} is one of {description.num_directories} directories: name all, in order")
             return _verify(connection, description, paths, on_checked)
-        except sqlite3.DatabaseError as error:
-            raise TierError(f"{index} cannot be read: {error}") from error
+        except DAMAGE_ERRORS as error:
+            raise _explained(index, error) from error
+
+
+def _explained(index: Path, error: Exception) -> TierError:
+    if not is_damage(error):
+        return unreadable(index, error)
+    return TierError(f"{index} is damaged: {error}; a tier that is opened there begins empty")
 
 
 def _verify(
     connection: sqlite3.Connection, description: Description, paths: Sequence[Path], on_checked: Callable[[], None]
 ) -> Verification:
-    checksummer = Checksummer(description.namespace)
-    pools = [_layout_of(description, index) for index in range(len(set(description.chunk_bytes)))]
-    buffers = [_buffers_of(pool) for pool in pools]
-    right = corrupt = unreadable = 0
+    checker = _Checker(description, paths)
+    right = corrupt = unreadable_rows = 0
     for rows in read_rows(connection, _BATCH_ROWS):
         for row in rows:
-            pool, views = pools[row.pool], buffers[row.pool]
             try:
-                _read(paths[row.slot % len(paths)] / pool.file_name, pool.offset_of(row.slot), views)
-                is_right = checksummer.digest(row.key, [view[: pool.chunk_bytes] for view in views]) == row.checksum
+                is_right = checker.is_right(row)
                 right += is_right
                 corrupt += not is_right
             except OSError:
-                unreadable += 1
+                unreadable_rows += 1
             on_checked()
-    return Verification(right=right, corrupt=corrupt, unreadable=unreadable)
+    return Verification(right=right, corrupt=corrupt, unreadable=unreadable_rows)
+
+
+class _Checker:
+    """Reads the chunks of rows, into buffers of its own.
+
+    Raises:
+        sqlite3.DatabaseError: chunks are said to be so big that there is no memory for one.
+    """
+
+    def __init__(self, description: Description, paths: Sequence[Path]) -> None:
+        self._paths, self._checksummer = paths, Checksummer(description.namespace)
+        self._pools = [_layout_of(description, index) for index in range(len(set(description.chunk_bytes)))]
+        try:
+            self._buffers = [_buffers_of(pool) for pool in self._pools]
+        except MemoryError as error:
+            raise sqlite3.DatabaseError(f"no memory for chunks of {description.chunk_bytes} bytes") from error
+
+    def is_right(self, row: Row) -> bool:
+        """Whether a row makes sense, and what its slot holds is what was stored.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if not self._makes_sense(row):
+            return False
+        pool, views = self._pools[row.pool], self._buffers[row.pool]
+        _read(self._paths[row.slot % len(self._paths)] / pool.file_name, pool.offset_of(row.slot), views)
+        return self._checksummer.digest(row.key, [view[: pool.chunk_bytes] for view in views]) == row.checksum
+
+    def _makes_sense(self, row: Row) -> bool:
+        return (
+            all(isinstance(number, int) for number in (row.pool, row.slot, row.rank))
+            and all(isinstance(text, bytes) for text in (row.key, row.checksum))
+            and 0 <= row.pool < len(self._pools)
+            and row.slot >= 0
+            and self._pools[row.pool].offset_of(row.slot) < _MOST_BYTES
+            and 0 <= row.rank <= highest_rank()
+            and len(row.key) <= MAX_KEY_BYTES
+            and len(row.checksum) == CHECKSUM_BYTES
+        )
 
 
 def _layout_of(description: Description, index: int) -> DiskPool:
@@ -167,7 +214,8 @@ def _read(path: Path, offset: int, views: Sequence[memoryview]) -> None:
 def _inspect(connection: sqlite3.Connection, path: Path) -> Inspection:
     description, _, created_s = read_description(connection)
     counts = dict(connection.execute("SELECT pool, COUNT(*) FROM chunks GROUP BY pool"))
-    first, last = connection.execute("SELECT MIN(rank), MAX(rank) FROM chunks").fetchone()
+    ranks = "SELECT MIN(rank), MAX(rank) FROM chunks WHERE typeof(rank) = 'integer' AND rank BETWEEN 0 AND ?"
+    first, last = connection.execute(ranks, (highest_rank(),)).fetchone()
     pools = tuple(
         PoolInspection(
             groups=tuple(group for group, size in enumerate(description.chunk_bytes) if size == chunk_bytes),

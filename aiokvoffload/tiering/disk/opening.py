@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from aiokvoffload.tiering.disk.batches import PoolStorage
 from aiokvoffload.tiering.disk.calls import DiskCalls
 from aiokvoffload.tiering.disk.checksum import Checksummer
 from aiokvoffload.tiering.disk.config import DiskConfig
+from aiokvoffload.tiering.disk.damage import DAMAGE_ERRORS, is_damage, unreadable
 from aiokvoffload.tiering.disk.directory import OwnedDirectory
 from aiokvoffload.tiering.disk.layout import DiskPool, plan_disk_pools
 from aiokvoffload.tiering.disk.ranks import highest_rank
@@ -23,6 +23,8 @@ from aiokvoffload.tiering.disk.slot_cache import SlotCache, spare_slots
 from aiokvoffload.tiering.disk.slot_file import SlotFile
 
 logger = logging.getLogger(__name__)
+
+PolicyMaker = Callable[[Residents], CachePolicy]
 
 PAUSE_S = 0.00005
 """Between slices of work in Python: from a thread that never waits the loop gets the GIL only every 5 ms (I10)."""
@@ -66,42 +68,55 @@ def open_disk(config: DiskConfig, shape: TierShape, calls: DiskCalls) -> OpenedD
         resources = undo.enter_context(contextlib.ExitStack())
         for path in paths:
             resources.callback(OwnedDirectory(path).release)
-        rows, lost_indexes = _open_rows(paths[0], description, pools)
+        rows, caches, lost_indexes = _open_rows(paths[0], description, pools, make_policy)
         undo.callback(rows.close)
         storages = tuple(_open_files(paths, pool, rows.store_id, config, calls) for pool in pools)
         for storage in storages:
             for file in storage.files:
                 resources.callback(file.close)
-        caches = tuple(_read_slots(rows, pool, make_policy) for pool in pools)
         opened = OpenedDisk(storages, caches, rows, rows.last_rank(), lost_indexes, resources)
         undo.pop_all()
         return opened
 
 
-def _open_rows(path: Path, description: Description, pools: Sequence[DiskPool]) -> tuple[RowStore, int]:
-    """The index, and how many damaged ones had to be thrown away for it."""
-    max_slots = sum(pool.num_slots for pool in pools)
+def _open_rows(
+    path: Path, description: Description, pools: Sequence[DiskPool], make_policy: PolicyMaker
+) -> tuple[RowStore, tuple[SlotCache, ...], int]:
+    """The index, the slots that have rows in it, and how many damaged ones had to be thrown away for it."""
     for lost_indexes in range(2):
         store_id = _find_store_id(path / pools[0].file_name)
         try:
-            rows = RowStore(
-                path / INDEX_NAME, description, max_slots=max_slots, now_s=int(time.time()), store_id=store_id
-            )
-            with contextlib.ExitStack() as undo:
-                undo.callback(rows.close)
-                rows.drop_senseless(pools, highest_rank())
-                for pool in pools:  # spare slots must be free: a store that evicts is given others
-                    rows.keep_latest(pool.index, pool.num_slots - spare_slots(pool.num_slots))
-                undo.pop_all()
-        except sqlite3.OperationalError as error:
-            raise TierError(f"{path / INDEX_NAME} cannot be used: {error}") from error
-        except sqlite3.DatabaseError as error:
-            logger.warning("%s is damaged (%s): what it knew is forgotten", path / INDEX_NAME, error)
+            rows, caches = _read_rows(path / INDEX_NAME, description, pools, make_policy, store_id)
+        except DAMAGE_ERRORS as error:
+            if not is_damage(error):
+                raise unreadable(path / INDEX_NAME, error) from error
+            # As text: whoever keeps the record would keep the error, its frames, and so the file open.
+            logger.warning("%s is damaged (%s): what it knew is forgotten", path / INDEX_NAME, str(error))
             for name in (INDEX_NAME, f"{INDEX_NAME}-wal", f"{INDEX_NAME}-shm"):
                 (path / name).unlink(missing_ok=True)
             continue
-        return rows, lost_indexes
+        return rows, caches, lost_indexes
     raise TierError(f"{path / INDEX_NAME} is damaged, and so is a new one: the disk may be failing")
+
+
+def _read_rows(
+    path: Path,
+    description: Description,
+    pools: Sequence[DiskPool],
+    make_policy: PolicyMaker,
+    store_id: str | None,
+) -> tuple[RowStore, tuple[SlotCache, ...]]:
+    max_slots = sum(pool.num_slots for pool in pools)
+    rows = RowStore(path, description, max_slots=max_slots, now_s=int(time.time()), store_id=store_id)
+    with contextlib.ExitStack() as undo:
+        undo.callback(rows.close)
+        rows.drop_senseless(pools, highest_rank())
+        for pool in pools:  # spare slots must be free: a store that evicts is given others
+            rows.keep_latest(pool.index, pool.num_slots - spare_slots(pool.num_slots))
+        caches = tuple(_read_slots(rows, pool, make_policy) for pool in pools)
+        rows.last_rank()  # here, where damage is still forgiven
+        undo.pop_all()
+    return rows, caches
 
 
 def _find_store_id(path: Path) -> str | None:
@@ -126,9 +141,9 @@ def _open_files(
     return PoolStorage(pool, files, Checksummer(config.namespace), calls)
 
 
-def _read_slots(rows: RowStore, pool: DiskPool, make_policy: Callable[[Residents], CachePolicy]) -> SlotCache:
+def _read_slots(rows: RowStore, pool: DiskPool, make_policy: PolicyMaker) -> SlotCache:
     cache = SlotCache(pool.num_slots, make_policy)
-    for slots in rows.slots(pool.index, _SLICE_ROWS):
+    for slots in rows.slots(pool, _SLICE_ROWS):
         cache.hold_unread(slots)
         time.sleep(PAUSE_S)
     return cache

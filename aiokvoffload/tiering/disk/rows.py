@@ -13,14 +13,16 @@ import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain, groupby
-from operator import itemgetter
+from operator import itemgetter, lt
 from pathlib import Path
 from typing import NamedTuple
 
 from aiokvoffload.base import OffloadKey
 from aiokvoffload.cache.chains import group_suffix
 from aiokvoffload.errors import TierError
+from aiokvoffload.tiering.disk.damage import DAMAGE_ERRORS, is_damage, unreadable
 from aiokvoffload.tiering.disk.directory import FILE_MODE
 from aiokvoffload.tiering.disk.layout import DiskPool
 
@@ -34,6 +36,8 @@ _PAGE_BYTES = 4096
 _WAL_PAGES = 8000
 """After so many the log is copied into the file and both are synchronized, for which all commits wait."""
 _STATEMENT_ROWS = 64
+_MOST = 1 << 40
+"""What no size, count or time in a description reaches."""
 _SCHEMA = """
 CREATE TABLE store (description TEXT NOT NULL, store_id TEXT NOT NULL, created_s INTEGER NOT NULL);
 CREATE TABLE chunks (
@@ -79,9 +83,21 @@ class Description:
 
     @classmethod
     def from_json(cls, text: str) -> "Description":
-        """What `to_json` has written."""
+        """What `to_json` has written.
+
+        Raises:
+            KeyError: it is something else.
+            TypeError: likewise.
+            ValueError: likewise.
+        """
         fields = json.loads(text)
-        return cls(**fields | {"chunk_bytes": tuple(fields["chunk_bytes"])})
+        found = cls(**fields | {"chunk_bytes": tuple(fields["chunk_bytes"])})
+        numbers = (*found.chunk_bytes, found.num_workers, found.num_directories)
+        if not found.chunk_bytes or not all(type(number) is int and 0 < number < _MOST for number in numbers):
+            raise ValueError(f"sizes and counts that cannot be: {numbers}")
+        if not found.namespace.encode():  # which also refuses what is no text
+            raise ValueError("no namespace")
+        return found
 
     def to_json(self) -> str:
         """As it is kept in the index."""
@@ -163,16 +179,32 @@ class RowStore:
         with self.changing(deletes=[(pool, slot) for (slot,) in slots]):
             pass
 
-    def slots(self, pool: int, batch_rows: int) -> Iterator[list[int]]:
-        """The slots that have rows, in increasing order, in batches."""
-        cursor = self._connection.execute("SELECT slot FROM chunks WHERE pool = ? ORDER BY slot", (pool,))
+    def slots(self, pool: DiskPool, batch_rows: int) -> Iterator[list[int]]:
+        """The slots that have rows, in increasing order, in batches.
+
+        Raises:
+            sqlite3.DatabaseError: a damaged index has them twice, out of order, or of another pool.
+        """
+        cursor = self._connection.execute("SELECT slot FROM chunks WHERE pool = ? ORDER BY slot", (pool.index,))
+        last = -1
         while batch := cursor.fetchmany(batch_rows):
-            yield [slot for (slot,) in batch]
+            slots = [slot for (slot,) in batch]
+            # SQLite takes the order from the tree, and a damaged one has another.
+            if not _increase([last, *slots]) or slots[-1] >= pool.num_slots:
+                raise sqlite3.DatabaseError("slots are there twice, or out of order")
+            last = slots[-1]
+            yield slots
 
     def last_rank(self) -> int:
-        """The highest rank of all rows, or 0."""
+        """The highest rank of all rows, or 0.
+
+        Raises:
+            sqlite3.DatabaseError: a damaged index has one that is none.
+        """
         (rank,) = self._connection.execute("SELECT MAX(rank) FROM chunks").fetchone()
-        return int(rank or 0)
+        if not isinstance(rank, int | None):
+            raise sqlite3.DatabaseError(f"the highest rank is {rank!r}")
+        return rank or 0
 
     @contextlib.contextmanager
     def changing(
@@ -216,9 +248,11 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         if not read_only:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
-        return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     except (OSError, sqlite3.OperationalError) as error:
         raise TierError(f"{path} cannot be opened: {error}") from error
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # damaged text is no failing disk
+    return connection
 
 
 def read_rows(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[Row]]:
@@ -236,9 +270,12 @@ def read_description(connection: sqlite3.Connection) -> tuple[Description, str, 
     """
     row = connection.execute("SELECT description, store_id, created_s FROM store").fetchone()
     try:
-        return Description.from_json(row[0]), str(row[1]), int(row[2])
-    except (TypeError, ValueError, KeyError) as error:
+        description, store_id, created_s = Description.from_json(row[0]), str(row[1]), int(row[2])
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise sqlite3.DatabaseError(f"the index does not describe itself: {error!r}") from error
+    if not 0 <= created_s < _MOST:
+        raise sqlite3.DatabaseError(f"the index says that it was made at {created_s}")
+    return description, store_id, created_s
 
 
 def require_own(connection: sqlite3.Connection, path: Path) -> None:
@@ -246,11 +283,14 @@ def require_own(connection: sqlite3.Connection, path: Path) -> None:
 
     Raises:
         ForeignIndexError: it is not.
+        TierError: it cannot be read, since its disk is full or failing.
     """
     try:
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-    except sqlite3.DatabaseError as error:
+    except DAMAGE_ERRORS as error:
+        if not is_damage(error):
+            raise unreadable(path, error) from error
         raise ForeignIndexError(f"{path} is no index of this library ({error}): remove it") from error
     if application_id != _APPLICATION_ID:
         raise ForeignIndexError(f"{path} is another program's: remove it, or name another directory")
@@ -277,6 +317,10 @@ def _delete(connection: sqlite3.Connection, pools_and_slots: Sequence[tuple[int,
             connection.execute(f"DELETE FROM chunks WHERE pool = ? AND slot IN ({placeholders})", (pool, *part))  # noqa: S608
 
 
+def _increase(slots: Sequence[int]) -> bool:
+    return all(isinstance(slot, int) for slot in slots) and all(map(lt, slots, slots[1:]))
+
+
 def _of_pool(pool: DiskPool) -> str:
     suffixes = ", ".join(f"x'{group_suffix(group_idx).hex()}'" for group_idx in pool.groups)
     return f"(pool = {pool.index} AND slot BETWEEN 0 AND {pool.num_slots - 1} AND substr(key, -4) IN ({suffixes}))"
@@ -286,10 +330,10 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
     try:
         (num_tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    except sqlite3.OperationalError as error:
-        raise TierError(f"{path} cannot be read: {error}") from error
-    except sqlite3.DatabaseError as error:
-        if "malformed" in str(error):
+    except DAMAGE_ERRORS as error:
+        if not is_damage(error):
+            raise unreadable(path, error) from error
+        if "malformed" in str(error) or isinstance(error, sqlite3.OperationalError | UnicodeDecodeError):
             raise
         raise ForeignIndexError(f"{path} is no index of this library ({error}): remove it") from error
     if not num_tables and not application_id:

@@ -19,6 +19,8 @@ from tests.tiering.disk.rig import CHUNK_BYTES, disk_rig
 LOADED, MISS, CORRUPT = LoadOutcome.LOADED, LoadOutcome.MISS, LoadOutcome.CORRUPT
 NUMBERS = range(1, 9)
 DATA, INDEX = "chunks-0.data", "index.sqlite3"
+TWICE = "SELECT * FROM other UNION ALL SELECT * FROM other"
+"""Rows as the tree of a damaged index may give them."""
 
 
 @pytest.fixture
@@ -161,6 +163,41 @@ async def test_a_damaged_index_is_thrown_away_and_counted(filled: Path, caplog: 
         assert rig.tier.statistics().lost_indexes == 1
         assert await rig.load(*NUMBERS) == [MISS] * 8
     assert "is damaged" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("DROP TABLE chunks",),
+        ("ALTER TABLE chunks RENAME COLUMN rank TO ronk",),
+        ("DELETE FROM store",),
+        ("UPDATE store SET description = CAST(x'80' AS TEXT)",),
+        ("UPDATE store SET description = '[]'",),
+        ("UPDATE store SET description = replace(description, '\"num_directories\": 1', '\"num_directories\": 0')",),
+        ("UPDATE store SET created_s = 9e999",),
+        ("ALTER TABLE chunks RENAME TO other", f"CREATE TABLE chunks AS {TWICE}"),
+    ],
+)
+async def test_an_index_that_makes_no_sense_is_thrown_away(filled: Path, statements: tuple[str, ...]) -> None:
+    """Whatever it is that makes none: a table, text, a number, the order of its tree."""
+    for statement in statements:
+        await asyncio.to_thread(change_index, filled, statement)
+    async with disk_rig(filled) as rig:
+        assert rig.tier.statistics().lost_indexes == 1
+        assert await rig.load(*NUMBERS) == [MISS] * 8
+        assert await rig.store(*NUMBERS) == [StoreOutcome.STORED] * 8
+
+
+async def test_a_failing_disk_costs_no_index_at_the_opening(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    before = await asyncio.to_thread(_contents, filled)
+    with monkeypatch.context() as patch:
+        patch.setattr("aiokvoffload.tiering.disk.rows.RowStore.drop_senseless", fail)
+        with pytest.raises(TierError, match="make room on its disk"):
+            await disk_rig(filled).tier.open()
+    assert (await asyncio.to_thread(_contents, filled))[INDEX] == before[INDEX]
 
 
 async def test_an_index_that_is_gone_is_made_anew(filled: Path) -> None:
