@@ -38,8 +38,8 @@ class ARCPolicy(CachePolicy):
         self._target = 0.0  # how many keys `recent` should have, up to the capacity
         self._recent = RecencyList(residents)
         self._frequent = RecencyList(residents)
-        self._recent_ghosts = GhostList()
-        self._frequent_ghosts = GhostList()
+        self._recent_ghosts = GhostList(residents.capacity)
+        self._frequent_ghosts = GhostList(2 * residents.capacity)
 
     def access(
         self, resident: Sequence[OffloadKey], slots: Sequence[int], absent: Sequence[OffloadKey], chain: int
@@ -97,8 +97,9 @@ class ARCPolicy(CachePolicy):
     def clear(self) -> Sequence[dict[Any, Any]]:
         """Forget every key, every ghost and the target."""
         self._target = 0.0
-        ghosts = self._recent_ghosts.clear(), self._frequent_ghosts.clear()
-        return [*self._recent.clear(), *self._frequent.clear(), *ghosts]
+        self._recent_ghosts.clear()
+        self._frequent_ghosts.clear()
+        return [*self._recent.clear(), *self._frequent.clear()]
 
     def export(self) -> Mapping[int, OffloadKey]:
         """All keys, recent ones before frequent ones, each the oldest chain first, its tail in front."""

@@ -1,0 +1,10 @@
+from aiokvoffload.base import CachePolicy, Residents
+from aiokvoffload.cache.policies.lfu import LFUPolicy
+from aiokvoffload.testing.policy import CachePolicyContract, make_keys
+
+
+class TestLFUPolicy(CachePolicyContract):
+    admits_selectively = False
+
+    def make_policy(self, residents: Residents) -> CachePolicy:
+        return LFUPolicy(residents)

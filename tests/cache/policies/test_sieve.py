@@ -1,0 +1,10 @@
+from aiokvoffload.base import CachePolicy, Residents
+from aiokvoffload.cache.policies.sieve import SIEVEPolicy
+from aiokvoffload.testing.policy import CachePolicyContract, make_keys
+
+
+class TestSIEVEPolicy(CachePolicyContract):
+    admits_selectively = False
+
+    def make_policy(self, residents: Residents) -> CachePolicy:
+        return SIEVEPolicy(residents)
