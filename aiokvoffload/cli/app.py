@@ -25,11 +25,14 @@ from aiokvoffload.cli.bench import copy_benchmark, copy_table
 from aiokvoffload.cli.interrupt import INTERRUPTED_LINE, INTERRUPTED_STATUS, leave_at_once, take_over
 from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
 from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, manager_table
+from aiokvoffload.cli.policy_bench import policy_benchmark, policy_json, policy_table
+from aiokvoffload.cli.policy_plot import import_matplotlib, plot_policies
 from aiokvoffload.cli.poller_bench import TRANSFER_BYTES, poller_benchmark
 from aiokvoffload.cli.poller_figures import poller_tables
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.sizes import parse_size
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
+from aiokvoffload.cli.workloads import WORKLOADS
 from aiokvoffload.config import HostMemory
 from aiokvoffload.errors import ArgumentError, OffloadError
 
@@ -146,6 +149,7 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON too; - writes nothing else.")
 ]
 POLICIES = ", ".join(registry.names("policies"))
+BUILTIN_POLICIES = tuple(registry.BUILTIN["policies"])
 
 
 @app.command(name="replay")
@@ -192,30 +196,30 @@ def replay_command(
 
 
 @contextlib.contextmanager
-def progress(total: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
-    """A bar on standard error, where that is a terminal; yields what moves it on by one request."""
+def progress(total: int, what: str = "requests", *, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A bar on standard error, where that is a terminal; yields what moves it on by one."""
     console = Console(stderr=True)
-    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("requests", total=total)
+        task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)
 
 
-def check_writable(json_file: Path | None) -> None:
+def check_writable(file: Path | None, option: str = "--json") -> None:
     """Find out before a long run, not after it, that its figures cannot be written.
 
     Raises:
         ArgumentError: there is no such folder, or it or the file may not be written.
     """
-    if json_file is None or json_file == STDOUT:
+    if file is None or file == STDOUT:
         return
-    folder = json_file.parent
+    folder = file.parent
     if not folder.is_dir():
-        raise ArgumentError(f"--json {json_file}: there is no folder {folder}: make it, or name a file in another")
-    if json_file.is_dir():
-        raise ArgumentError(f"--json {json_file}: that is a folder: name a file in it")
-    if not os.access(json_file if json_file.exists() else folder, os.W_OK):
-        raise ArgumentError(f"--json {json_file}: it may not be written: name a file in another folder")
+        raise ArgumentError(f"{option} {file}: there is no folder {folder}: make it, or name a file in another")
+    if file.is_dir():
+        raise ArgumentError(f"{option} {file}: that is a folder: name a file in it")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise ArgumentError(f"{option} {file}: it may not be written: name a file in another folder")
 
 
 def show(table: Table | Group, json_text: str, json_file: Path | None) -> None:
@@ -338,3 +342,48 @@ def bench_manager_command(
         runs = [(name, chunks) for name in policy or ["lru"] for chunks in cpu_chunks or [5_000]]
         figures = [manager_benchmark(requests, policy=name, cpu_chunks=chunks) for name, chunks in runs]
         show(manager_table(figures), manager_json(figures), json_file)
+
+
+@bench.command(name="policy")
+def bench_policy_command(
+    traces: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TRACE...",
+            help=f"Mooncake-format traces (JSON lines), or generated ones: {', '.join(WORKLOADS)}.",
+            show_default="all that are generated",
+        ),
+    ] = None,
+    *,
+    policies: Annotated[str, typer.Option(metavar="NAME,...", help="Cache policies.")] = ",".join(BUILTIN_POLICIES),
+    capacities: Annotated[str, typer.Option(metavar="N,...", help="Chunks to keep.")] = "100,300,1000,3000,10000",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs with other names and samples; means are shown.")] = 1,
+    blocks: Annotated[int, typer.Option(min=1, help="Length of a generated trace.")] = 200_000,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw hit ratio over capacity.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Say what policies keep of traces, through the real manager, beside perfect foresight."""
+    with clear_errors():
+        check_writable(json_file)
+        if plot is not None:
+            check_writable(plot, option="--plot")
+            import_matplotlib()
+        names, sizes = _split(policies), [_count(size) for size in _split(capacities)]
+        chosen = traces or list(WORKLOADS)
+        with progress(len(chosen) * len(names) * len(sizes), "runs", quiet=json_file == STDOUT) as advance:
+            figures = policy_benchmark(
+                chosen, policies=names, capacities=sizes, seeds=seeds, blocks=blocks, on_run=advance
+            )
+        if plot is not None:
+            plot_policies(figures, plot)
+        show(policy_table(figures), policy_json(figures), json_file)
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentError(f"--capacities must be whole numbers above 0, got {text!r}")
+    return int(text)

@@ -40,7 +40,7 @@ class GAPPolicy(LayeredPolicy):
     """
 
     __slots__ = (
-        "_epoch", "_ghosts", "_looked_up", "_model", "_placing", "_seed", "_tag_of", "_ticks", "_ticks_per_epoch",
+        "_behind", "_epoch", "_gain", "_ghosts", "_looked_up", "_model", "_placing", "_seed", "_tag_of", "_ticks", "_ticks_per_epoch",
         "_used_at", "_uses",
     )  # fmt: skip
 
@@ -56,6 +56,8 @@ class GAPPolicy(LayeredPolicy):
         self._ghosts = CountTable(_GHOSTS_PER_SLOT * capacity)
         self._model = ReuseModel(capacity, NUM_LEVELS)
         self._looked_up: tuple[Sequence[OffloadKey], list[int], list[int]] = (), [], []
+        self._behind: tuple[Sequence[OffloadKey], Sequence[int]] = (), ()
+        self._gain = 1.0
         self._placing: tuple[list[int], list[int]] = [], []
 
     def access(
@@ -63,7 +65,12 @@ class GAPPolicy(LayeredPolicy):
     ) -> None:
         """Count a use of all, and learn from those that are sampled."""
         tags, uses = self._look_up(absent) if absent else ([], [])
+        if slots and absent:
+            # The first of all is absent: what is resident lies behind it, and is of no use without it.
+            most = max(self._uses[slot] for slot in slots)
+            uses = [max(count, min(most + 1, _MOST_USES)) for count in uses]
         self._looked_up = absent, tags, uses
+        self._behind = (resident, slots) if absent else ((), ())
         known = len(slots) + len(uses) - uses.count(1)
         self._ticks += _TICKS_PER_USE * known + uses.count(1)
         self._epoch = self._ticks // self._ticks_per_epoch
@@ -87,8 +94,9 @@ class GAPPolicy(LayeredPolicy):
     def admit(self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int) -> Admission | None:
         """Admit the leading part that is worth more than what leaves for it."""
         looked_up, tags, uses = self._looked_up
-        if looked_up is not keys:
+        if looked_up is not keys and looked_up != keys:
             tags, uses = self._look_up(keys)
+        self._gain = 1 + len(self._behind[1]) / len(keys)
         accepted, victims = min(room, len(keys)), ([], [])
         if accepted < len(keys):
             victims = self._replace([LEVEL_OF[count] for count in uses], accepted, protected, chain)
@@ -106,6 +114,11 @@ class GAPPolicy(LayeredPolicy):
             self.add(LEVEL_OF[uses[0]], keys, slots, chain)
         else:
             self.add_each(keys, slots, [LEVEL_OF[count] for count in uses], chain)
+        behind_keys, behind = self._behind
+        if behind:
+            self._behind = (), ()
+            self.remove(behind)
+            self.add_each(behind_keys, behind, [self.layer_of[slot] for slot in behind], chain)
 
     def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take those that are worth least."""
@@ -172,7 +185,7 @@ class GAPPolicy(LayeredPolicy):
         return self.value(level, used_at), used_at
 
     def _value_of_new(self, level: int) -> float:
-        return float("inf") if level == NUM_LEVELS else self.value(level, self._epoch)
+        return float("inf") if level == NUM_LEVELS else self._gain * self.value(level, self._epoch)
 
     def _remember(self, tags: Sequence[int], uses: Sequence[int]) -> None:
         """Remember the uses of keys that are not resident: of those in front, and half of the others, as they vouch
