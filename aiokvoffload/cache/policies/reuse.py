@@ -130,7 +130,10 @@ class ReuseModel:
             # What is known of less popular keys is the best guess for more popular ones.
             prior = [min(1.0, gain * chance) for chance in chances]
             chances = hazards(self._reused[level], ends, prior, _PRIOR_WEIGHT)
-            self.values[level] = gittins_index(chances)
+            values = gittins_index(chances)
+            if level:
+                values = list(map(max, values, self.values[level - 1]))
+            self.values[level] = values
             gain = _POPULARITY_GAIN
             self._fade(level)
             yield
