@@ -159,7 +159,7 @@ def replay_command(
     ] = SAMPLE_TRACE,
     *,
     requests: Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")] = None,
-    policy: Annotated[str, typer.Option(help=f"Cache policy of the CPU tier: {POLICIES}.")] = "lru",
+    policy: Annotated[str, typer.Option(help=f"Cache policy of the CPU tier: {POLICIES}.")] = "adaptive",
     gpu_blocks: Annotated[
         int | None, typer.Option(min=1, help="Blocks in GPU memory.", show_default="4 times the longest prompt")
     ] = None,
@@ -329,7 +329,7 @@ def bench_manager_command(
         SAMPLE_TRACE
     ),
     *,
-    policy: Annotated[list[str] | None, typer.Option(help="Cache policy; may be repeated.", show_default="lru")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Cache policy; may be repeated.", show_default="adaptive")] = None,
     cpu_chunks: Annotated[
         list[int] | None, typer.Option(min=1, help="Chunks to keep; may be repeated.", show_default="5000")
     ] = None,
@@ -339,7 +339,7 @@ def bench_manager_command(
     with clear_errors():
         check_writable(json_file)
         requests = read_trace(trace)
-        runs = [(name, chunks) for name in policy or ["lru"] for chunks in cpu_chunks or [5_000]]
+        runs = [(name, chunks) for name in policy or ["adaptive"] for chunks in cpu_chunks or [5_000]]
         figures = [manager_benchmark(requests, policy=name, cpu_chunks=chunks) for name, chunks in runs]
         show(manager_table(figures), manager_json(figures), json_file)
 

@@ -39,7 +39,7 @@ class ReplayOptions:
     """How a trace is replayed; the options of `aiokvoffload replay`, which docs/cli.md describes."""
 
     trace_name: str = ""
-    policy: str = "lru"
+    policy: str = "adaptive"
     gpu_blocks: int | None = None
     cpu_chunks: int = 5_000
     chunk_bytes: int | None = None

@@ -37,7 +37,7 @@ class TraceRequest:
         return f"line {self.line}"
 
     def keys(self, salt: bytes = b"") -> list[OffloadKey]:
-        """One offload key per block: an id is a chained hash already; another salt gives the same blocks other names."""
+        """One offload key per block, whose id is a chained hash already; another salt names the same blocks anew."""
         return [make_offload_key(salt + hash_id.to_bytes(8, "big"), 0) for hash_id in self.hash_ids]
 
 

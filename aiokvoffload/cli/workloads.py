@@ -1,4 +1,4 @@
-"""Made-up request traces, by name and seed: what a cache meets, each kind alone, so that one can say what a policy does.
+"""Made-up request traces, by name and seed: each kind of traffic alone, so that one can say what a policy does.
 
 Knows how traffic looks; knows nothing of caches. Nothing in it was fitted to a recorded trace.
 """

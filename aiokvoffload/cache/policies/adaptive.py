@@ -1,6 +1,4 @@
-"""The default: GAP, held against LRU by what it sees, which takes over while it would have served more.
-
-"""
+"""The default: GAP, held against LRU by what it sees, which takes over while it would have served more."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,17 +16,30 @@ _FIRST_TURNOVERS = 16
 
 
 class AdaptivePolicy(GAPPolicy):
-    """Whether LRU would have served a sampled key is known without a second cache: it would if the key's last use is
-    younger than the age at which a key leaves an LRU cache of this size, which the sample tells. If over time LRU would
-    have served more, and chance does not explain it, keys leave by last use for some turnovers; then the values rule
-    again. Each time that LRU has to take over again, it stays twice as long. Nothing leaves for the change itself.
+    """GAP, until LRU would have served more for so long that chance does not explain it; then LRU for some turnovers.
+
+    Whether LRU would have served a sampled key is known without a second cache: it would if the key's last use is
+    younger than the age at which a key leaves an LRU cache of this size, which the sample tells. Each time that LRU has
+    to take over again, it stays twice as long. Both rule over the same levels, so nothing leaves for the change itself.
+
+    Attributes:
+        is_lru: whether LRU rules.
 
     Args:
         residents: the pool whose keys it orders.
         seed: changes which keys are sampled.
     """
 
-    __slots__ = ("_call_lead", "_judged_epoch", "_lead", "_served", "_term_epochs", "_until_epoch", "_variance", "is_lru")
+    __slots__ = (
+        "_call_lead",
+        "_judged_epoch",
+        "_lead",
+        "_served",
+        "_term_epochs",
+        "_until_epoch",
+        "_variance",
+        "is_lru",
+    )
 
     def __init__(self, residents: Residents, *, seed: int = 0) -> None:
         super().__init__(residents, seed=seed)

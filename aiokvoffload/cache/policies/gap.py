@@ -6,6 +6,8 @@ What a slot is worth is in `gittins`, what is learned in `reuse`; here is who st
 from collections.abc import Sequence, Set
 from typing import Any
 
+import numpy as np
+
 from aiokvoffload.base import Admission, OffloadKey, Residents
 from aiokvoffload.cache.policies.ghosts import CountTable, fingerprints, zeros
 from aiokvoffload.cache.policies.gittins import EPOCHS_PER_TURNOVER
@@ -13,11 +15,10 @@ from aiokvoffload.cache.policies.layers import LayeredPolicy
 from aiokvoffload.cache.policies.recency import Victims
 from aiokvoffload.cache.policies.reuse import SAMPLE_MASK, ReuseModel, bucket_of
 
-import numpy as np
-
 _MOST_USES = 127
 LEVEL_OF = [max(0, uses.bit_length() - 1) for uses in range(_MOST_USES + 1)]
 """A key's level by its uses: 1, 2 to 3, 4 to 7 and so on; used once more often means little where it is often."""
+_ONE_MORE = bytes(min(uses + 1, _MOST_USES) for uses in range(_MOST_USES + 1))
 NUM_LEVELS = LEVEL_OF[-1] + 1
 _GHOSTS_PER_SLOT = 2
 _TICKS_PER_USE = 8
@@ -27,12 +28,17 @@ _SPARED_TAIL_BIT = 1 << 8
 
 _Value = tuple[float, int]
 """What the oldest slot of a level is worth, and since when it is unused, for levels that are worth the same."""
-_NOTHING: _Value = (float("inf"), 0)
+_Behind = tuple[int, Sequence[OffloadKey], Sequence[int]]
+"""A chain, and what is resident of it behind what is missing."""
+_NONE_BEHIND: _Behind = -1, (), ()
+_NOTHING: _Value = (float("inf"), -1)
 
 
 class GAPPolicy(LayeredPolicy):
-    """Keys lie in levels by their uses, in each by last use. The victim is the oldest of the level whose oldest is
-    worth least; a new key that is worth less than that is refused, and with it the rest of its chain.
+    """Keys lie in levels by their uses, in each by last use.
+
+    The victim is the oldest of the level whose oldest is worth least; a new key that is worth less than that is
+    refused, and with it the rest of its chain.
 
     Args:
         residents: the pool whose keys it orders; it remembers at most three times as many keys as that has slots.
@@ -40,8 +46,8 @@ class GAPPolicy(LayeredPolicy):
     """
 
     __slots__ = (
-        "_behind", "_epoch", "_gain", "_ghosts", "_looked_up", "_model", "_placing", "_seed", "_tag_of", "_ticks", "_ticks_per_epoch",
-        "_used_at", "_uses",
+        "_behind", "_epoch", "_gain", "_ghosts", "_looked_up", "_model", "_placing", "_seed", "_tag_of", "_ticks",
+        "_ticks_per_epoch", "_used_at", "_uses", "_values",
     )  # fmt: skip
 
     def __init__(self, residents: Residents, *, seed: int = 0) -> None:
@@ -56,8 +62,9 @@ class GAPPolicy(LayeredPolicy):
         self._ghosts = CountTable(_GHOSTS_PER_SLOT * capacity)
         self._model = ReuseModel(capacity, NUM_LEVELS)
         self._looked_up: tuple[Sequence[OffloadKey], list[int], list[int]] = (), [], []
-        self._behind: tuple[Sequence[OffloadKey], Sequence[int]] = (), ()
+        self._behind = _NONE_BEHIND
         self._gain = 1.0
+        self._values = [_NOTHING] * NUM_LEVELS
         self._placing: tuple[list[int], list[int]] = [], []
 
     def access(
@@ -70,11 +77,9 @@ class GAPPolicy(LayeredPolicy):
             most = max(self._uses[slot] for slot in slots)
             uses = [max(count, min(most + 1, _MOST_USES)) for count in uses]
         self._looked_up = absent, tags, uses
-        self._behind = (resident, slots) if absent else ((), ())
         known = len(slots) + len(uses) - uses.count(1)
         self._ticks += _TICKS_PER_USE * known + uses.count(1)
-        self._epoch = self._ticks // self._ticks_per_epoch
-        self._model.advance(self._epoch)
+        self._advance()
         if slots:
             self._count_uses(resident, slots, chain)
             tag_of = self._tag_of
@@ -83,9 +88,15 @@ class GAPPolicy(LayeredPolicy):
                 self.observe(tag_of[slot], self.layer_of[slot], is_resident=True)
         if slots or absent:
             self.renew(chain)
+        self._behind = (chain, resident, slots) if absent else _NONE_BEHIND
         for tag, count in zip(tags, uses, strict=True):
             if not tag & SAMPLE_MASK:
                 self.observe(tag, LEVEL_OF[count], is_resident=False)
+
+    def _advance(self) -> None:
+        self._epoch = self._ticks // self._ticks_per_epoch
+        self._model.advance(self._epoch)
+        self._values = [_NOTHING] * NUM_LEVELS
 
     def observe(self, tag: int, level: int, *, is_resident: bool) -> int | None:
         """A sampled key is used; returns how many epochs after its last use, if that is known."""
@@ -96,8 +107,11 @@ class GAPPolicy(LayeredPolicy):
         looked_up, tags, uses = self._looked_up
         if looked_up is not keys and looked_up != keys:
             tags, uses = self._look_up(keys)
-        self._gain = 1 + len(self._behind[1]) / len(keys)
-        accepted, victims = min(room, len(keys)), ([], [])
+        if self._behind[0] != chain:
+            self._behind = _NONE_BEHIND
+        self._gain = 1 + len(self._behind[2]) / len(keys)
+        accepted = min(room, len(keys))
+        victims: Victims = [], []
         if accepted < len(keys):
             victims = self._replace([LEVEL_OF[count] for count in uses], accepted, protected, chain)
             accepted += len(victims[1])
@@ -110,15 +124,16 @@ class GAPPolicy(LayeredPolicy):
         """Put the slots into their levels."""
         tags, uses = self._placing
         self._fill(slots, tags, uses)
-        if uses[0] == uses[-1]:
-            self.add(LEVEL_OF[uses[0]], keys, slots, chain)
-        else:
-            self.add_each(keys, slots, [LEVEL_OF[count] for count in uses], chain)
-        behind_keys, behind = self._behind
+        self.add_each(keys, slots, [LEVEL_OF[count] for count in uses], chain)
+        _, behind_keys, behind = self._behind
         if behind:
-            self._behind = (), ()
             self.remove(behind)
             self.add_each(behind_keys, behind, [self.layer_of[slot] for slot in behind], chain)
+
+    def remove(self, slots: Sequence[int]) -> None:
+        """Take slots out of their levels."""
+        self._behind = _NONE_BEHIND
+        super().remove(slots)
 
     def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take those that are worth least."""
@@ -140,13 +155,10 @@ class GAPPolicy(LayeredPolicy):
         uses, used_at, now = self._uses, self._used_at, self._epoch
         levels = []
         for slot in slots:
-            uses[slot] = count = min(uses[slot] + 1, _MOST_USES)
+            uses[slot] = count = _ONE_MORE[uses[slot]]
             used_at[slot] = now
             levels.append(LEVEL_OF[count])
-        if levels[0] == levels[-1] == min(levels) == max(levels):
-            self.add(levels[0], keys, slots, chain)
-        else:
-            self.add_each(keys, slots, levels, chain)
+        self.add_each(keys, slots, levels, chain)
 
     def _look_up(self, keys: Sequence[OffloadKey]) -> tuple[list[int], list[int]]:
         """Fingerprints, and uses with this one; a key was used whenever one behind it was, remembered or not."""
@@ -182,16 +194,19 @@ class GAPPolicy(LayeredPolicy):
         if slot is None:
             return _NOTHING
         used_at = self._used_at[slot]
-        return self.value(level, used_at), used_at
+        known = self._values[level]
+        if known[1] != used_at:  # of an epoch, the answer stays the same
+            known = self._values[level] = self.value(level, used_at), used_at
+        return known
 
     def _value_of_new(self, level: int) -> float:
         return float("inf") if level == NUM_LEVELS else self._gain * self.value(level, self._epoch)
 
     def _remember(self, tags: Sequence[int], uses: Sequence[int]) -> None:
-        """Remember the uses of keys that are not resident: of those in front, and half of the others, as they vouch
-        for all before them in their chain."""
-        kept = [index for index, tag in enumerate(tags) if not index or tag & _SPARED_TAIL_BIT]
-        self._ghosts.put([tags[index] for index in kept], [uses[index] for index in kept])
+        """Remember uses of keys that are not resident: the first's and half of the others', who vouch for the rest."""
+        if tags:
+            kept = [(tag, count) for tag, count in zip(tags, uses, strict=True) if tag & _SPARED_TAIL_BIT]
+            self._ghosts.put([(tags[0], uses[0]), *kept])
 
     def seed(self, residents: Any) -> None:
         """Take over an order, as that of one chain that was used once."""
@@ -206,6 +221,7 @@ class GAPPolicy(LayeredPolicy):
         self._model.clear()
         self._ticks = self._epoch = 0
         self._looked_up = (), [], []
+        self._behind = _NONE_BEHIND
         return super().clear()
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@ A fingerprint is 32 bits of a checksum, which unlike Python's hash is the same i
 of a million remembered, a new key is taken for one of them once in 4,000 times, and an opinion about it is wrong then.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from zlib import crc32
 
@@ -47,9 +47,9 @@ class GhostList:
     def __repr__(self) -> str:
         return f"GhostList({len(self)} of {self._limit} keys)"
 
-    def add(self, keys: Iterable[OffloadKey]) -> None:
-        """Remember absent keys, the first of which left first."""
-        for tag in fingerprints(keys):
+    def add(self, tags: Iterable[int]) -> None:
+        """Remember the fingerprints of absent keys, the first of which left first."""
+        for tag in tags:
             if self._next - self._first == self._size:
                 self._forget_first()
             cell, bucket = self._next % self._size, tag & self._mask
@@ -60,17 +60,13 @@ class GhostList:
             self._count += 1
         self.forget_oldest(self._count - self._limit)
 
-    def present(self, keys: Sequence[OffloadKey]) -> list[OffloadKey]:
-        """Those of the keys that are here, in the order given."""
-        if not self._count:
-            return []
-        return [key for key, tag in zip(keys, fingerprints(keys), strict=True) if self._find(tag)]
+    def count_present(self, tags: Iterable[int]) -> int:
+        """How many of the fingerprints are here."""
+        return sum(map(bool, map(self._find, tags))) if self._count else 0
 
-    def remove(self, keys: Sequence[OffloadKey]) -> list[OffloadKey]:
-        """Forget those of the keys that are here; returns them, in the order given."""
-        if not self._count:
-            return []
-        return [key for key, tag in zip(keys, fingerprints(keys), strict=True) if self._remove(tag)]
+    def remove(self, tags: Sequence[int]) -> list[bool]:
+        """Forget those of the fingerprints that are here; says for each whether it was."""
+        return [self._remove(tag) for tag in tags] if self._count else [False] * len(tags)
 
     def forget_oldest(self, count: int) -> None:
         """Forget the `count` keys that left first; there are that many, or `count` is not positive."""
@@ -143,10 +139,10 @@ class CountTable:
         stored, counts, size = self._tags, self._counts, self._size
         return [counts[place] if stored[place := tag * size >> 32] == tag else 0 for tag in tags]
 
-    def put(self, tags: Iterable[int], counts: Iterable[int]) -> None:
-        """Set the count of each, from 1 to 255."""
+    def put(self, counts: Iterable[tuple[int, int]]) -> None:
+        """Set the count of each fingerprint, from 1 to 255."""
         stored, all_counts, size = self._tags, self._counts, self._size
-        for tag, count in zip(tags, counts, strict=True):
+        for tag, count in counts:
             place = tag * size >> 32
             stored[place] = tag
             all_counts[place] = count

@@ -24,7 +24,9 @@ NUM_BUCKETS = BUCKET_OF[-1] + 1
 BUCKET_STARTS = [BUCKET_OF.index(bucket) for bucket in range(NUM_BUCKETS)]
 _WIDTHS = [BUCKET_OF.count(bucket) for bucket in range(NUM_BUCKETS)]
 
-PRIOR = [0.01 * width / (EPOCHS_PER_TURNOVER + start + width) for start, width in zip(BUCKET_STARTS, _WIDTHS, strict=True)]
+PRIOR = [
+    0.01 * width / (EPOCHS_PER_TURNOVER + start + width) for start, width in zip(BUCKET_STARTS, _WIDTHS, strict=True)
+]
 """Chances before anything was seen: small, and falling with age, so that the oldest keys leave first."""
 
 

@@ -4,7 +4,6 @@ A policy puts each slot into one layer, moves it between layers, and says which 
 """
 
 from abc import abstractmethod
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from itertools import groupby
 from typing import Any
@@ -63,13 +62,10 @@ class LayeredPolicy(CachePolicy):
 
     def add_each(self, keys: Sequence[OffloadKey], slots: Sequence[int], layers: Iterable[int], chain: int) -> None:
         """Put slots that are in no layer into one each."""
-        keys_by_layer: dict[int, list[OffloadKey]] = defaultdict(list)
-        slots_by_layer: dict[int, list[int]] = defaultdict(list)
-        for key, slot, layer in zip(keys, slots, layers, strict=True):
-            keys_by_layer[layer].append(key)
-            slots_by_layer[layer].append(slot)
-        for layer, some in slots_by_layer.items():
-            self.add(layer, keys_by_layer[layer], some, chain)
+        end = 0
+        for layer, run in groupby(layers):
+            begin, end = end, end + sum(1 for _ in run)
+            self.add(layer, keys[begin:end], slots[begin:end], chain)
 
     def renew(self, chain: int) -> None:
         """Make a chain the most recent one in every layer that has some of it."""

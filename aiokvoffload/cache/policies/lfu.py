@@ -17,9 +17,10 @@ _LAYERS = 256
 
 
 class LFUPolicy(LayeredPolicy):
-    """A key's priority is its number of uses plus the cache's age when it was last used; the age is the priority of
-    what left last. So a key must be used more often than those that leave now, not than those that ever were. Among
-    equals, the chain used longest ago goes first.
+    """A key's priority is its number of uses plus the cache's age when it was last used.
+
+    The age is the priority of what left last. So a key must be used more often than those that leave now, not than
+    those that ever were. Among equals, the chain used longest ago goes first.
 
     Args:
         residents: the pool whose keys it orders.

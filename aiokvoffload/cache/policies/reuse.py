@@ -5,7 +5,7 @@ used again. Everything in here has its size from the beginning (I11).
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -50,8 +50,21 @@ class ReuseModel:
     """
 
     __slots__ = (
-        "_ancient", "_lapsed", "_num_levels", "_probe_epochs", "_probe_levels", "_probe_tags", "_probed_slots",
-        "_refreshing", "_refreshed_epoch", "_reused", "_size", "_waiting", "lru_epochs", "now", "values",
+        "_ancient",
+        "_lapsed",
+        "_num_levels",
+        "_probe_epochs",
+        "_probe_levels",
+        "_probe_tags",
+        "_probed_slots",
+        "_refreshed_epoch",
+        "_refreshing",
+        "_reused",
+        "_size",
+        "_waiting",
+        "lru_epochs",
+        "now",
+        "values",
     )  # fmt: skip
 
     def __init__(self, capacity: int, num_levels: int) -> None:
@@ -141,7 +154,7 @@ class ReuseModel:
     def _ended(self, level: int) -> list[float]:
         waiting = self._by_age(self._waiting[level])
         starts = [*BUCKET_STARTS, MOST_EPOCHS]
-        ended = [float(sum(waiting[start:end])) for start, end in zip(starts, starts[1:], strict=False)]
+        ended = [float(sum(waiting[start:end])) for start, end in pairwise(starts)]
         ended[-1] += self._ancient[level]
         return [sum(each) for each in zip(ended, self._reused[level], self._lapsed[level], strict=True)]
 

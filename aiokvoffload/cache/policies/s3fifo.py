@@ -1,6 +1,7 @@
 """S3-FIFO: a small queue that new keys must outlive, and a large one for those that did.
 
-Source: J. Yang, Y. Zhang, Z. Qiu, Y. Yue and K. V. Rashmi, "FIFO Queues are All You Need for Cache Eviction", SOSP 2023.
+Source: J. Yang, Y. Zhang, Z. Qiu, Y. Yue and K. V. Rashmi, "FIFO Queues are All You Need for Cache Eviction",
+SOSP 2023.
 """
 
 from collections.abc import Sequence, Set
@@ -8,7 +9,7 @@ from itertools import count as counted
 from typing import Any
 
 from aiokvoffload.base import OffloadKey, Residents
-from aiokvoffload.cache.policies.ghosts import GhostList
+from aiokvoffload.cache.policies.ghosts import GhostList, fingerprints
 from aiokvoffload.cache.policies.layers import LayeredPolicy
 from aiokvoffload.cache.policies.recency import Victims
 from aiokvoffload.cache.policies.sieve import FIRST_REQUEUED, look_limit
@@ -20,8 +21,10 @@ _USES_TO_STAY = 2
 
 
 class S3FIFOPolicy(LayeredPolicy):
-    """A key that is used less than twice in the small queue leaves, and is a ghost; one that is asked for as a ghost,
-    or was used twice, goes to the main queue, where each use (up to three) is worth one more round.
+    """A key that is used less than twice in the small queue leaves, and is a ghost.
+
+    One that is asked for as a ghost, or was used twice, goes to the main queue, where each use (up to three) is worth
+    one more round.
 
     Departures from the paper: a chain is a unit that moves to the queue's end when it grows, queues give their tails
     first, where one queue has only keys that may not leave the other gives, and one call looks at a bounded number of
@@ -53,11 +56,8 @@ class S3FIFOPolicy(LayeredPolicy):
         for slot in slots:
             self._uses[slot] = 0
         self.renew(chain)
-        ghosts = set(self._ghosts.remove(keys))
-        if ghosts:
-            self.add_each(keys, slots, [_MAIN if key in ghosts else _SMALL for key in keys], chain)
-        else:
-            self.add(_SMALL, keys, slots, chain)
+        were_ghosts = self._ghosts.remove(fingerprints(keys))
+        self.add_each(keys, slots, [_MAIN if was else _SMALL for was in were_ghosts], chain)
 
     def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take from the small queue while it is longer than it should be, else from the main one."""
@@ -87,7 +87,7 @@ class S3FIFOPolicy(LayeredPolicy):
         victims[0].extend(left)
         victims[1].extend(slot for slot, stay in zip(slots, stays, strict=True) if not stay)
         if is_small:
-            self._ghosts.add(left)
+            self._ghosts.add(fingerprints(left))
         if len(left) < len(keys):
             kept = {slot: key for slot, key, stay in zip(slots, keys, stays, strict=True) if stay}
             for slot in kept:
@@ -100,4 +100,6 @@ class S3FIFOPolicy(LayeredPolicy):
         return super().clear()
 
     def __repr__(self) -> str:
-        return f"S3FIFOPolicy({len(self.layer(_SMALL))} small, {len(self.layer(_MAIN))} main, {len(self._ghosts)} ghosts)"
+        return (
+            f"S3FIFOPolicy({len(self.layer(_SMALL))} small, {len(self.layer(_MAIN))} main, {len(self._ghosts)} ghosts)"
+        )

@@ -1,6 +1,6 @@
 from aiokvoffload.base import CachePolicy, Residents
 from aiokvoffload.cache.policies.adaptive import AdaptivePolicy
-from aiokvoffload.testing.policy import CachePolicyContract, make_keys
+from aiokvoffload.testing.policy import CachePolicyContract
 
 
 class TestAdaptivePolicy(CachePolicyContract):

@@ -1,6 +1,6 @@
 from aiokvoffload.base import CachePolicy, Residents
 from aiokvoffload.cache.policies.lfu import LFUPolicy
-from aiokvoffload.testing.policy import CachePolicyContract, make_keys
+from aiokvoffload.testing.policy import CachePolicyContract
 
 
 class TestLFUPolicy(CachePolicyContract):

@@ -1,6 +1,6 @@
 from aiokvoffload.base import CachePolicy, Residents
 from aiokvoffload.cache.policies.s3fifo import S3FIFOPolicy
-from aiokvoffload.testing.policy import CachePolicyContract, make_keys
+from aiokvoffload.testing.policy import CachePolicyContract
 
 
 class TestS3FIFOPolicy(CachePolicyContract):
