@@ -329,7 +329,9 @@ def bench_manager_command(
         SAMPLE_TRACE
     ),
     *,
-    policy: Annotated[list[str] | None, typer.Option(help="Cache policy; may be repeated.", show_default="adaptive")] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Cache policy; may be repeated.", show_default="adaptive")
+    ] = None,
     cpu_chunks: Annotated[
         list[int] | None, typer.Option(min=1, help="Chunks to keep; may be repeated.", show_default="5000")
     ] = None,
