@@ -65,6 +65,8 @@ class SIEVEPolicy(LayeredPolicy):
                 continue
             limit -= len(slots)
             self._judge(keys, slots, victims, is_hasty=limit < 0)
+        if not self.layer(self._ahead):  # it begins again before newer keys come, which are the last to be looked at
+            self._ahead = 1 - self._ahead
         return victims
 
     def in_order(self) -> list[RecencyList]:
