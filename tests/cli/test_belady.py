@@ -12,11 +12,11 @@ def best_hits(blocks: list[int], capacity: int) -> int:
     for block in blocks:
         after: dict[frozenset[int], int] = {}
         for kept, hits in states.items():
-            hits += block in kept
+            after_use = hits + (block in kept)
             choices = kept | {block}
             for size in range(min(capacity, len(choices)) + 1):
                 for chosen in map(frozenset, combinations(choices, size)):
-                    after[chosen] = max(after.get(chosen, 0), hits)
+                    after[chosen] = max(after.get(chosen, 0), after_use)
         states = after
     return max(states.values())
 

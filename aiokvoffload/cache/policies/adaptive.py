@@ -10,9 +10,11 @@ from aiokvoffload.cache.policies.gittins import EPOCHS_PER_TURNOVER
 _SIGNIFICANT = 3.0
 """Standard deviations by which LRU must lead: less is chance."""
 _LEAD = 0.02
-_KEPT = 0.98
-"""What is left of old evidence after half a turnover."""
+_MOST_EVIDENCE = 2000.0
+"""Served keys in the sample after which all evidence is halved: it fades by what is seen, however small the pool."""
 _FIRST_TURNOVERS = 16
+_COLD_EPOCHS = 2 * EPOCHS_PER_TURNOVER
+"""How long nothing is judged: while most keys are new, the clock is slow, and LRU's age is not known yet."""
 
 
 class AdaptivePolicy(GAPPolicy):
@@ -78,6 +80,8 @@ class AdaptivePolicy(GAPPolicy):
 
     def _judge(self) -> None:
         self._judged_epoch = self._epoch
+        if self._epoch < _COLD_EPOCHS:
+            self._lead = self._variance = self._served = 0.0
         leads = self._lead > max(_SIGNIFICANT * self._variance**0.5, _LEAD * self._served)
         if leads and not self.is_lru:
             self._until_epoch = self._epoch + self._term_epochs
@@ -86,9 +90,10 @@ class AdaptivePolicy(GAPPolicy):
         if begins or ends:
             self.is_lru = begins
             self._lead = self._variance = self._served = 0.0
-        self._lead *= _KEPT
-        self._variance *= _KEPT
-        self._served *= _KEPT
+        if self._served > _MOST_EVIDENCE:
+            self._lead /= 2
+            self._variance /= 2
+            self._served /= 2
 
     def clear(self) -> Sequence[dict[Any, Any]]:
         """Forget every key and what was learned."""

@@ -85,7 +85,7 @@ class ReuseModel:
         self._waiting = [[0] * MOST_EPOCHS for _ in levels]
         self._ancient = [0] * self._num_levels
         self.now = 0
-        self.lru_epochs = MOST_EPOCHS
+        self.lru_epochs = 0
         self._refreshed_epoch = 0
         self._refreshing: Iterator[None] = iter(())
         self.values = [[0.0] * NUM_BUCKETS for _ in levels]

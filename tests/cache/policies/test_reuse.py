@@ -54,7 +54,7 @@ def test_the_age_at_which_lru_evicts_is_that_by_which_the_pool_fills_up() -> Non
     for epoch in range(400):
         model.advance(epoch)
         model.observe(epoch % 64 << 26, 0)
-    assert model.lru_epochs == 10
+    assert 10 <= model.lru_epochs <= 11
 
 
 def test_a_jump_of_the_clock_makes_all_probes_ancient_and_costs_no_more_than_one_round() -> None:
