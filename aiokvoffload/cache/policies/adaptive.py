@@ -7,12 +7,12 @@ from aiokvoffload.base import OffloadKey, Residents
 from aiokvoffload.cache.policies.gap import GAPPolicy
 from aiokvoffload.cache.policies.gittins import EPOCHS_PER_TURNOVER
 
-_SIGNIFICANT = 3.0
+_SIGNIFICANT = 2.0
 """Standard deviations by which LRU must lead: less is chance."""
 _LEAD = 0.02
 _MOST_EVIDENCE = 2000.0
 """Served keys in the sample after which all evidence is halved: it fades by what is seen, however small the pool."""
-_FIRST_TURNOVERS = 16
+_FIRST_TURNOVERS = 64
 _COLD_EPOCHS = 2 * EPOCHS_PER_TURNOVER
 """How long nothing is judged: while most keys are new, the clock is slow, and LRU's age is not known yet."""
 

@@ -24,6 +24,7 @@ from aiokvoffload.cache.policies.gittins import (
 SAMPLE_MASK = 15
 """A key is sampled if these bits of its fingerprint are 0: one of 16."""
 _SAMPLED_SHARE = 1 / (SAMPLE_MASK + 1)
+_MEASURES = 8
 _FADING = 0.99
 """What is left of old evidence after half a turnover."""
 _POPULARITY_GAIN = 2.0
@@ -85,7 +86,7 @@ class ReuseModel:
         self._waiting = [[0] * MOST_EPOCHS for _ in levels]
         self._ancient = [0] * self._num_levels
         self.now = 0
-        self.lru_epochs = 0
+        self.lru_epochs = 0.0
         self._refreshed_epoch = 0
         self._refreshing: Iterator[None] = iter(())
         self.values = [[0.0] * NUM_BUCKETS for _ in levels]
@@ -135,7 +136,9 @@ class ReuseModel:
         for level in range(self._num_levels):
             ended.append(self._ended(level))
             yield
-        self.lru_epochs = self._measure_lru_epochs()
+        # In a small pool this is counted with a handful of probes, so it is their mean over some time.
+        measured = self._measure_lru_epochs()
+        self.lru_epochs += (measured - self.lru_epochs) / _MEASURES if self.lru_epochs else measured
         yield
         chances = hazards(_summed(self._reused), _summed(ended), PRIOR, 1.0)
         gain = 1.0

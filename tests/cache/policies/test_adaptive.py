@@ -25,7 +25,7 @@ class TestAdaptivePolicy(CachePolicyContract):
 
     def test_a_lead_that_chance_explains_changes_nothing(self) -> None:
         policy, _ = self.make_policy_and_model()
-        policy._lead, policy._variance, policy._served = 25.0, 100.0, 1000.0
+        policy._lead, policy._variance, policy._served = 19.0, 100.0, 500.0
         policy._judge()
         assert not policy.is_lru
 
