@@ -6,6 +6,7 @@ from typing import Any
 from aiokvoffload.base import OffloadKey, Residents
 from aiokvoffload.cache.policies.gap import GAPPolicy
 from aiokvoffload.cache.policies.gittins import EPOCHS_PER_TURNOVER
+from aiokvoffload.cache.policies.reuse import COLD_EPOCHS
 
 _SIGNIFICANT = 2.0
 """Standard deviations by which LRU must lead: less is chance."""
@@ -13,8 +14,6 @@ _LEAD = 0.02
 _MOST_EVIDENCE = 2000.0
 """Served keys in the sample after which all evidence is halved: it fades by what is seen, however small the pool."""
 _FIRST_TURNOVERS = 64
-_COLD_EPOCHS = 2 * EPOCHS_PER_TURNOVER
-"""How long nothing is judged: while most keys are new, the clock is slow, and LRU's age is not known yet."""
 
 
 class AdaptivePolicy(GAPPolicy):
@@ -80,7 +79,7 @@ class AdaptivePolicy(GAPPolicy):
 
     def _judge(self) -> None:
         self._judged_epoch = self._epoch
-        if self._epoch < _COLD_EPOCHS:
+        if self._epoch < COLD_EPOCHS:
             self._lead = self._variance = self._served = 0.0
         leads = self._lead > max(_SIGNIFICANT * self._variance**0.5, _LEAD * self._served)
         if leads and not self.is_lru:

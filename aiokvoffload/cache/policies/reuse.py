@@ -24,6 +24,8 @@ from aiokvoffload.cache.policies.gittins import (
 SAMPLE_MASK = 15
 """A key is sampled if these bits of its fingerprint are 0: one of 16."""
 _SAMPLED_SHARE = 1 / (SAMPLE_MASK + 1)
+COLD_EPOCHS = 8 * EPOCHS_PER_TURNOVER
+"""How long there is too little to go by: while most keys are new, the clock is slow, and few probes wait."""
 _MEASURES = 8
 _FADING = 0.99
 """What is left of old evidence after half a turnover."""
@@ -136,9 +138,7 @@ class ReuseModel:
         for level in range(self._num_levels):
             ended.append(self._ended(level))
             yield
-        # In a small pool this is counted with a handful of probes, so it is their mean over some time.
-        measured = self._measure_lru_epochs()
-        self.lru_epochs += (measured - self.lru_epochs) / _MEASURES if self.lru_epochs else measured
+        self._update_lru_epochs(self._measure_lru_epochs())
         yield
         chances = hazards(_summed(self._reused), _summed(ended), PRIOR, 1.0)
         gain = 1.0
@@ -169,6 +169,14 @@ class ReuseModel:
         """The age at which so many keys have been used since that they fill the pool."""
         younger = accumulate(map(sum, zip(*map(self._by_age, self._waiting), strict=True)))
         return next((age for age, count in enumerate(younger) if count > self._probed_slots), MOST_EPOCHS)
+
+    def _update_lru_epochs(self, measured: int) -> None:
+        # In a small pool this is counted with a handful of probes, so it is the mean over some time; what was measured
+        # before there were enough of them is far too high, and no part of it.
+        if self.now < COLD_EPOCHS:
+            self.lru_epochs = measured
+        else:
+            self.lru_epochs += (measured - self.lru_epochs) / _MEASURES
 
     def _fade(self, level: int) -> None:
         for histogram in (self._reused, self._lapsed):

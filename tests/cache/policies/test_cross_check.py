@@ -158,7 +158,7 @@ def test_a_policy_with_ghosts_hits_as_often_as_its_reference(policy: str, worklo
     """Equal in all but what fingerprints and rounding make of a rare tie."""
     keys = single_keys(workload)
     reference = REFERENCES[policy](CAPACITY)
-    assert sum(our_hits(policy, keys)) == pytest.approx(sum(reference.get(key) for key in keys), rel=0.01)
+    assert sum(our_hits(policy, keys)) == pytest.approx(sum(reference.get(key) for key in keys), rel=0.02)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libcachesim") is None, reason="needs libcachesim")
