@@ -1,4 +1,4 @@
-"""KV-cache offloading for LLM servers written on asyncio: GPU to pinned CPU memory and back, awaited.
+"""KV-cache offloading for LLM servers written on asyncio: GPU to pinned CPU memory, to disk, and back, awaited.
 
 Each name is imported when it is first used: keys, configurations and errors do without torch, and so does the command
 until it has something to do.
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Event,
         EventKind,
         GPULoadStoreSpec,
+        LoadOutcome,
         LoadStoreSpec,
         LookupResult,
         OffloadingEvent,
@@ -31,14 +32,18 @@ if TYPE_CHECKING:
         RemovalReason,
         ReqContext,
         Residents,
+        SecondaryTier,
+        StoreOutcome,
         Stream,
+        TierFactory,
+        TierShape,
         Transfer,
         TransferResult,
         get_offload_block_hash,
         get_offload_group_idx,
         make_offload_key,
     )
-    from aiokvoffload.config import CPUOffloadingConfig, GroupConfig, HostMemory, Mode
+    from aiokvoffload.config import CopyConfig, CPUOffloadingConfig, GroupConfig, HostMemory, Mode
     from aiokvoffload.cpu.common import CPULoadStoreSpec
     from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
     from aiokvoffload.cpu.manager import CPUOffloadingManager
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
         InternalError,
         ModeError,
         OffloadError,
+        TierError,
         TransferError,
     )
     from aiokvoffload.events import EventBus, EventRecord, GapRecord, Subscription
@@ -66,6 +72,13 @@ if TYPE_CHECKING:
         ServiceStatistics,
         StoreResult,
     )
+    from aiokvoffload.tiering.chain.statistics import TierStatistics
+    from aiokvoffload.tiering.config import CascadeMode, TierConfig, TieringOffloadingConfig
+    from aiokvoffload.tiering.disk.config import DiskConfig
+    from aiokvoffload.tiering.disk.statistics import DiskStatistics
+    from aiokvoffload.tiering.disk.tier import DiskTier
+    from aiokvoffload.tiering.manager import TieringOffloadingManager
+    from aiokvoffload.tiering.spec import TieringOffloadingSpec
 
 __version__ = "0.1.0"
 
@@ -73,12 +86,18 @@ __all__ = [
     # open it
     "CPUOffloadingSpec",
     "CPUOffloadingConfig",
+    "CopyConfig",
     "GroupConfig",
     "HostMemory",
     "Mode",
     "CanonicalKVCaches",
     "CanonicalKVCacheTensor",
     "CanonicalKVCacheRef",
+    "TieringOffloadingSpec",
+    "TieringOffloadingConfig",
+    "TierConfig",
+    "CascadeMode",
+    "DiskConfig",
     # use it, awaited
     "OffloadingService",
     "Request",
@@ -87,6 +106,7 @@ __all__ = [
     "StoreResult",
     "ResetResult",
     "ServiceStatistics",
+    "TierStatistics",
     "PoolGrowth",
     "PoolFile",
     # name and place chunks
@@ -109,6 +129,7 @@ __all__ = [
     "OffloadingSpec",
     "OffloadingManager",
     "CPUOffloadingManager",
+    "TieringOffloadingManager",
     "ReqContext",
     "Residents",
     "LookupResult",
@@ -118,6 +139,13 @@ __all__ = [
     "Admission",
     "OffloadingWorker",
     "CPUOffloadingWorker",
+    "SecondaryTier",
+    "TierFactory",
+    "TierShape",
+    "StoreOutcome",
+    "LoadOutcome",
+    "DiskTier",
+    "DiskStatistics",
     "Transfer",
     "TransferResult",
     "Device",
@@ -134,6 +162,7 @@ __all__ = [
     "BusyError",
     "BrokenError",
     "TransferError",
+    "TierError",
     "InternalError",
 ]
 
@@ -144,12 +173,19 @@ _HOMES = (
     "cpu.common",
     "cpu.manager",
     "events",
+    "tiering.config",
+    "tiering.chain.statistics",
+    "tiering.manager",
+    "tiering.disk.config",
+    "tiering.disk.statistics",
     "device",
     "cpu.gpu_worker",
     "service",
     "cpu.spec",
+    "tiering.spec",
+    "tiering.disk.tier",
 )
-"""Modules that the names come from, those without torch first."""
+"""Modules that the names come from, those without torch first, and last those that need an extra."""
 
 # Type checkers read the imports above; this function would let them take any name for a public one.
 if not TYPE_CHECKING:

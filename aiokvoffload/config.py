@@ -12,7 +12,17 @@ PIN_LIMIT_BYTES = 64 << 30
 """Most bytes pinned in one call; 512 GiB in one call fails on CUDA 13."""
 
 
-def _require_positive(config: object, *names: str, whole: bool = True) -> None:
+COPY_ENGINES = ("auto", "staged", "batched", "direct", "torch")
+"""Ways of copying between blocks and slots; `auto` chooses for each transfer what this machine does fastest."""
+MIN_STAGING_BYTES = 4 << 20
+
+
+def require_positive(config: object, *names: str, whole: bool = True) -> None:
+    """Check that these fields of `config` are numbers above 0.
+
+    Raises:
+        ConfigError: one is not; the message names it.
+    """
     for name in names:
         value = getattr(config, name)
         expected = int if whole else int | float
@@ -62,16 +72,47 @@ class GroupConfig:
     budget_weight: float | None = None
 
     def __post_init__(self) -> None:
-        _require_positive(self, "blocks_per_chunk", "span")
+        require_positive(self, "blocks_per_chunk", "span")
         if self.window_chunks is not None:
-            _require_positive(self, "window_chunks")
+            require_positive(self, "window_chunks")
         if self.budget_weight is not None:
-            _require_positive(self, "budget_weight", whole=False)
+            require_positive(self, "budget_weight", whole=False)
 
     def chunks_at(self, position: int) -> range:
         """Indices of the chunks that a hit of `position` positions needs: the prefix, or the window at its end."""
         end = position // self.span
         return range(0 if self.window_chunks is None else max(0, end - self.window_chunks), end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyConfig:
+    """How bytes get from GPU blocks to slots and back.
+
+    Attributes:
+        engine: `auto`; `staged` (a kernel gathers into a ring of GPU memory, DMA empties it, and back), `batched` (the
+            driver copies fragment by fragment), `direct` (a kernel copies to and from pinned memory itself) or `torch`.
+            One that this machine does not have is replaced by the next best.
+        staging_bytes: most GPU memory for the rings of one worker; 0 has none, and so no staged or direct copies.
+        programs: of the gathering kernel, at most; fewer leave more of the GPU to the model and copy more slowly.
+        calibration_file: where what this machine's copies cost is kept between processes; `None` measures anew.
+
+    Raises:
+        ConfigError: a field is out of its range.
+    """
+
+    engine: str = "auto"
+    staging_bytes: int = 128 << 20
+    programs: int = 132
+    calibration_file: str | None = None
+
+    def __post_init__(self) -> None:
+        require_positive(self, "programs")
+        if self.engine not in COPY_ENGINES:
+            raise ConfigError(f"engine must be one of {', '.join(COPY_ENGINES)}, got {self.engine!r}")
+        if self.staging_bytes != 0:
+            require_positive(self, "staging_bytes")
+            if self.staging_bytes < MIN_STAGING_BYTES:
+                raise ConfigError(f"staging_bytes must be 0 or at least {MIN_STAGING_BYTES}, got {self.staging_bytes}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +130,7 @@ class CPUOffloadingConfig:
         pin_piece_bytes: memory given its pages and pinned in one go, in whole slots, at most 64 GiB: a service opens
             with one such piece of each pool. While one is pinned (a millisecond for 16 MiB), calls of the GPU's driver,
             the loop's too, wait for it; thousands of pieces cost more driver calls.
+        copy: how bytes are copied.
         mode: awaited (a service on a loop) or stepped (manager and worker driven by a plain thread).
         close_timeout_s: how long a close waits for copies before it abandons them, in seconds.
         max_run_keys: keys handled in one go; longer calls are cut into runs so that the loop stays free.
@@ -103,12 +145,13 @@ class CPUOffloadingConfig:
 
     cpu_bytes: int
     groups: tuple[GroupConfig, ...] = (GroupConfig(),)
-    policy: str = "adaptive"
+    policy: str = "lru"
     store_threshold: int = 1
     store_tracker_keys: int = 64_000
     device: str = "auto"
     host_memory: HostMemory = HostMemory.ANONYMOUS
     pin_piece_bytes: int = 16 << 20
+    copy: CopyConfig = CopyConfig()
     mode: Mode = Mode.AWAITED
     close_timeout_s: float = 30.0
     max_run_keys: int = 512
@@ -118,14 +161,16 @@ class CPUOffloadingConfig:
     max_pending_events: int = 10_000
 
     def __post_init__(self) -> None:
-        _require_positive(
+        require_positive(
             self,
             *("cpu_bytes", "store_threshold", "store_tracker_keys", "pin_piece_bytes"),
             *("max_run_keys", "max_run_fragments", "max_jobs_in_flight", "max_waiting_transfers", "max_pending_events"),
         )
-        _require_positive(self, "close_timeout_s", whole=False)
+        require_positive(self, "close_timeout_s", whole=False)
         if not self.groups or not all(isinstance(group, GroupConfig) for group in self.groups):
             raise ConfigError(f"groups must be GroupConfig records, one for each KV-cache group, got {self.groups!r}")
+        if not isinstance(self.copy, CopyConfig):
+            raise ConfigError(f"copy must be a CopyConfig, got {self.copy!r}")
         if not isinstance(self.mode, Mode):
             raise ConfigError(f"mode must be Mode.AWAITED or Mode.STEPPED, got {self.mode!r}")
         if self.pin_piece_bytes > PIN_LIMIT_BYTES:

@@ -1,7 +1,8 @@
-"""Names for parts that can be swapped: cache policies now, tiers and specs as they come.
+"""Names for parts that can be swapped: cache policies, secondary tiers and specs.
 
 A name stands for `"module:attribute"`. Built-in names are listed here; an installed package adds its own through the
-entry-point groups `aiokvoffload.policies` and `aiokvoffload.specs`. Nothing is imported before it is asked for.
+entry-point groups `aiokvoffload.policies`, `aiokvoffload.tiers` and `aiokvoffload.specs`. Nothing is imported before it
+is asked for.
 """
 
 import importlib
@@ -20,14 +21,19 @@ BUILTIN: dict[str, dict[str, str]] = {
         "sieve": "aiokvoffload.cache.policies.sieve:SIEVEPolicy",
         "lfu": "aiokvoffload.cache.policies.lfu:LFUPolicy",
     },
+    "tiers": {
+        "disk": "aiokvoffload.tiering.disk.tier:DiskTier",
+        "memory": "aiokvoffload.tiering.memory:MemoryTier",
+    },
     "specs": {
         "cpu": "aiokvoffload.cpu.spec:CPUOffloadingSpec",
+        "tiering": "aiokvoffload.tiering.spec:TieringOffloadingSpec",
     },
 }
 
 
 def names(kind: str) -> list[str]:
-    """All names known for `kind` (`"policies"` or `"specs"`), built-in ones first."""
+    """All names known for `kind` (`"policies"`, `"tiers"` or `"specs"`), built-in ones first."""
     plugins = (entry.name for entry in entry_points(group=f"aiokvoffload.{kind}"))
     return list(dict.fromkeys([*BUILTIN[kind], *plugins]))
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,10 @@ import uvloop
 from blockbuster import blockbuster_ctx
 
 from aiokvoffload.copy.memory_use import memory_use
+
+if not torch.cuda.is_available():
+    # Read by Triton when the kernel's module is imported, which nothing has done by now.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 SETTLE_S = 5.0
 """How long leftovers may take to go: a daemon thread that was told to end needs a moment to be gone."""
@@ -32,6 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # Triton looks at exit for what was never collected
 
 
 def open_descriptors() -> set[str]:

@@ -7,7 +7,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "aiokvoffload"
 
-WORDS, FACTS, BYTES, DOORS, GUESTS = "words", "facts", "bytes", "doors", "guests"
+WORDS, FACTS, BYTES, STORAGE = "words", "facts", "bytes", "storage"
+CHAIN, DOORS, GUESTS = "chain", "doors", "guests"
 
 FLOOR_OF = {
     "base": WORDS,
@@ -28,9 +29,22 @@ FLOOR_OF = {
     "cpu.jobs": BYTES,
     "cpu.ledger": BYTES,
     "cpu.machinery": BYTES,
+    "cpu.submission": BYTES,
     "cpu.submitter": BYTES,
-    "cpu.threads": BYTES,
+    "cpu.threads": WORDS,
     "cpu.worker_statistics": BYTES,
+    "tiering.config": WORDS,
+    "tiering.actions": FACTS,
+    "tiering.budget": FACTS,
+    "tiering.cascades": FACTS,
+    "tiering.manager": FACTS,
+    "tiering.presence": FACTS,
+    "tiering.rules": FACTS,
+    "tiering.arguments": STORAGE,
+    "tiering.disk": STORAGE,
+    "tiering.memory": STORAGE,
+    "tiering.chain": CHAIN,
+    "tiering.spec": DOORS,
     "service": DOORS,
     "cpu.spec": DOORS,
     "__main__": GUESTS,
@@ -41,11 +55,13 @@ MAY_USE = {
     WORDS: {WORDS},
     FACTS: {WORDS, FACTS},
     BYTES: {WORDS, BYTES},
-    DOORS: {WORDS, FACTS, BYTES, DOORS},
-    GUESTS: {WORDS, FACTS, BYTES, DOORS, GUESTS},
+    STORAGE: {WORDS, FACTS, STORAGE},
+    CHAIN: {WORDS, FACTS, CHAIN},
+    DOORS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, DOORS},
+    GUESTS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, DOORS, GUESTS},
 }
-TORCH_FREE = {WORDS, FACTS}
-CONTENTS_PAGES = {"", "cpu"}
+TORCH_FREE = {WORDS, FACTS, STORAGE, CHAIN}
+CONTENTS_PAGES = {"", "cpu", "tiering"}
 """Packages whose `__init__` belongs to no floor: they only list names, or nothing."""
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aiokvoffload.config import CPUOffloadingConfig, GroupConfig
+from aiokvoffload.config import CopyConfig, CPUOffloadingConfig, GroupConfig
 from aiokvoffload.errors import ConfigError
 
 
@@ -20,6 +20,7 @@ from aiokvoffload.errors import ConfigError
         ({"device": "tpu"}, "device must be one of auto, cuda, host, got 'tpu'"),
         ({"groups": ()}, "groups must be GroupConfig records"),
         ({"groups": ("full",)}, "groups must be GroupConfig records"),
+        ({"copy": "staged"}, "copy must be a CopyConfig, got 'staged'"),
         ({"mode": "awaited"}, "mode must be Mode.AWAITED or Mode.STEPPED, got 'awaited'"),
     ],
 )
@@ -47,3 +48,21 @@ def test_a_hit_needs_the_prefix_or_the_window_at_its_end() -> None:
     assert list(GroupConfig(span=2, window_chunks=2).chunks_at(6)) == [1, 2]
     assert list(GroupConfig(window_chunks=5).chunks_at(2)) == [0, 1]
     assert list(GroupConfig().chunks_at(0)) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"engine": "warp"}, "engine must be one of auto, staged, batched, direct, torch, got 'warp'"),
+        ({"staging_bytes": 1 << 20}, "staging_bytes must be 0 or at least 4194304, got 1048576"),
+        ({"staging_bytes": "1GiB"}, "staging_bytes must be a whole number"),
+        ({"programs": 0}, "programs must be a whole number above 0, got 0"),
+    ],
+)
+def test_a_wrong_field_of_the_copies_is_named_with_its_value(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CopyConfig(**fields)
+
+
+def test_staging_can_be_left_out() -> None:
+    assert CopyConfig(staging_bytes=0).staging_bytes == 0

@@ -34,7 +34,7 @@ def main_of(code: str) -> tuple[object, str]:
 
 
 def test_the_pages_have_their_programs() -> None:
-    assert (len(LOOPED), len(STEPPED)) == (2, 1)
+    assert (len(LOOPED), len(STEPPED)) == (3, 1)
 
 
 @pytest.mark.parametrize("code", LOOPED.values(), ids=LOOPED)
@@ -67,7 +67,13 @@ def test_the_reference_names_everything_public() -> None:
 
 
 @pytest.mark.parametrize(
-    "contract", [aiokvoffload.CachePolicy, aiokvoffload.OffloadingManager, aiokvoffload.OffloadingWorker]
+    "contract",
+    [
+        aiokvoffload.CachePolicy,
+        aiokvoffload.OffloadingManager,
+        aiokvoffload.OffloadingWorker,
+        aiokvoffload.SecondaryTier,
+    ],
 )
 def test_the_reference_names_every_method_of_a_contract(contract: type) -> None:
     reference = (ROOT / "docs" / "reference.md").read_text()

@@ -27,7 +27,7 @@ from aiokvoffload.base.memory import (
 )
 from aiokvoffload.base.policy import Admission, CachePolicy, Residents
 from aiokvoffload.base.spec import OffloadingSpec
-from aiokvoffload.base.tier import ChunkViews, LoadOutcome, SecondaryTier, StoreOutcome
+from aiokvoffload.base.tier import ChunkViews, LoadOutcome, SecondaryTier, StoreOutcome, TierFactory, TierShape
 from aiokvoffload.base.transfer import Event, Stream, Transfer, TransferResult
 from aiokvoffload.base.worker import OffloadingWorker, PoolFile, PoolGrowth
 
@@ -60,6 +60,8 @@ __all__ = [
     "SecondaryTier",
     "StoreOutcome",
     "Stream",
+    "TierFactory",
+    "TierShape",
     "Transfer",
     "TransferResult",
     "as_ids",

@@ -56,5 +56,5 @@ class LookupResult(enum.Enum):
 
     HIT = "hit"
     HIT_PENDING = "hit_pending"
-    """Being written; a load of it is accepted and waits for the bytes."""
+    """Being written or promoted; a load of it is accepted and waits for the bytes."""
     MISS = "miss"

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence, Set
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from aiokvoffload.base.keys import OffloadKey
@@ -116,6 +117,13 @@ class CachePolicy(ABC):
     @abstractmethod
     def export(self) -> Mapping[int, OffloadKey]:
         """All resident keys by slot, the one to leave first in front."""
+
+    def first_to_leave(self, count: int) -> Sequence[tuple[int, OffloadKey]]:
+        """Slots and keys of the first `count` of `export`, held ones included.
+
+        A policy that can tell without going through all of them should; this goes through all of them.
+        """
+        return list(islice(self.export().items(), count))
 
     @abstractmethod
     def seed(self, residents: Mapping[int, OffloadKey]) -> None:

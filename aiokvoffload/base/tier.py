@@ -2,7 +2,8 @@
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from aiokvoffload.base.events import OffloadingEvent
@@ -94,7 +95,13 @@ class SecondaryTier(ABC):
 
     @abstractmethod
     async def reset(self) -> int:
-        """Forget every key, for good; returns how many. Stores under way leave no trace."""
+        """Forget every key, for good; returns how many. Stores under way leave no trace, and are `REFUSED`."""
+
+    async def probe(self) -> None:  # noqa: B027 - not every storage has more to say than that it does not raise
+        """Find out whether the storage answers; asked before a tier that had failed is used again.
+
+        Whatever it raises, or being late, says that it does not. Unless this is overridden, every tier answers.
+        """
 
     @abstractmethod
     def take_events(self) -> list[OffloadingEvent]:
@@ -111,3 +118,20 @@ class SecondaryTier(ABC):
         Raises:
             AbandonedError: a time-out passed first; the message lists what was left.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class TierShape:
+    """What a tier has to keep.
+
+    Attributes:
+        chunk_bytes: for each KV-cache group the payload of one chunk on one worker: the length of a buffer.
+        num_workers: how many buffers a chunk has.
+    """
+
+    chunk_bytes: tuple[int, ...]
+    num_workers: int
+
+
+TierFactory = Callable[[TierShape], SecondaryTier]
+"""Makes a tier for chunks of this shape; called once, on a thread."""

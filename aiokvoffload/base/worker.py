@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from aiokvoffload.base.memory import GPULoadStoreSpec, LoadStoreSpec
 from aiokvoffload.base.transfer import Event, Stream, Transfer, TransferResult
+from aiokvoffload.errors import ModeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,19 @@ class OffloadingWorker(ABC):
     def pool_files(self) -> Sequence[PoolFile]:
         """One file for each pool, where the slots lie in such; else nothing, and that is so unless it is overridden."""
         return ()
+
+    def slot_views(self, group_idx: int, slots: Sequence[int]) -> Sequence[memoryview]:
+        """The payload of each of these slots, in this process's memory, for a tier below to read and write.
+
+        Each begins on a page. They are good until the worker is closed, after `keep_memory` for good.
+
+        Raises:
+            ModeError: the slots do not lie in memory of this process; so it is unless this is overridden.
+        """
+        raise ModeError(f"slot_views: {type(self).__name__} has no slots in this process's memory for tiers below")
+
+    def keep_memory(self) -> None:  # noqa: B027 - who gives no views has nobody outside
+        """Leave the slots' memory mapped for good: somebody outside may touch it even after a close (I2)."""
 
     @abstractmethod
     def get_finished(self) -> list[TransferResult]:

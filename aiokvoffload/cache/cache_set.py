@@ -146,6 +146,11 @@ class CacheSet(TierCache):
         """End a write; returns the keys that became readable."""
         return [key for cache, held in record for key in cache.complete_write(held, failed_keys)]
 
+    def quarantine_write(self, record: Sequence[_Part]) -> None:
+        """Drop the keys of a write that goes on; its slots are quarantined until `abandon_write`."""
+        for cache, held in record:
+            cache.quarantine_write(held)
+
     def abandon_read(self, record: Sequence[_Part]) -> None:
         """End a read of an epoch that is over."""
         for cache, held in record:
@@ -155,6 +160,10 @@ class CacheSet(TierCache):
         """End a write of an epoch that is over."""
         for cache, held in record:
             cache.abandon_write(held)
+
+    def first_to_leave(self, count: int) -> Sequence[OffloadKey]:
+        """The readable keys among the `count` of each pool that come first in the order of leaving; none leaves."""
+        return [key for cache in self._caches for key in cache.first_to_leave(count)]
 
     def grow(self, ready_slots: Sequence[int], *, ended: bool) -> None:
         """Use so many slots of each pool from now on."""

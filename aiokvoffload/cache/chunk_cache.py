@@ -133,13 +133,22 @@ class ChunkCache:
         self._policy.release(held.slots)
         return written
 
+    def quarantine_write(self, held: Held) -> None:
+        """Drop the keys of a write that goes on; its slots are quarantined until `abandon_write`."""
+        self._drop(dict(zip(held.keys, held.slots, strict=True)))
+
     def abandon_read(self, held: Held) -> None:
         """End a read of an epoch that is over: its slots are quarantined, its keys mean nothing any more."""
         self.pool.unpin(held)
 
     def abandon_write(self, held: Held) -> None:
-        """End a write of an epoch that is over."""
+        """End a write of an epoch that is over, or one whose slots were quarantined."""
         self.pool.end_write(held)
+
+    def first_to_leave(self, count: int) -> list[OffloadKey]:
+        """The readable keys among the `count` that come first in the order of leaving; none leaves."""
+        writing = self.pool.writing
+        return [key for slot, key in self._policy.first_to_leave(count) if slot not in writing]
 
     def clear(self, pile: DiscardPile) -> int:
         """Drop every key at once; what held them goes on the pile. Returns how many were readable."""

@@ -59,6 +59,19 @@ class FreeRuns:
             self._add(used_stop, stop)
         return slots
 
+    def remove(self, slots: Iterable[int]) -> None:
+        """Take these slots, which stand in increasing order and are free, as long as each run is free as one."""
+        for start, stop in runs_of(slots):
+            first = start if start in self._stop_by_start else self._start_of(start)
+            last = self._stop_by_start[first]
+            self._remove(first, last)
+            self._add(first, start)
+            self._add(stop, last)
+
+    def _start_of(self, slot: int) -> int:
+        """The start of the free run that a slot is in, found by going through all, the one added last first."""
+        return next(start for start, stop in reversed(self._stop_by_start.items()) if start <= slot < stop)
+
     def take_all(self) -> list[int]:
         """Take every free slot, in no particular order."""
         slots = list(self)

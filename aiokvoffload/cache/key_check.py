@@ -12,15 +12,13 @@ _Value = TypeVar("_Value")
 
 
 def as_sequence(values: Iterable[_Value], name: str = "keys") -> Sequence[_Value]:
-    """The values as something that is true unless it is empty, which an array is not.
+    """The values as something that nobody changes, and that is true unless it is empty, which an array is not.
 
     Raises:
         ArgumentError: they are not several values.
     """
-    if isinstance(values, (list, tuple)):
-        return values
     try:
-        return list(values)
+        return tuple(values)
     except TypeError:
         raise ArgumentError(f"{name} must be a sequence, got {values!r}") from None
 

@@ -203,6 +203,31 @@ class ChunkPool:
             else:
                 self.free.give((slot,))
 
+    def quarantine(self, slots: Sequence[int]) -> None:
+        """Hold free slots back, as if each were read by somebody and had lost its key.
+
+        It is for a tier that has slots in use from an earlier run.
+
+        Args:
+            slots: in increasing order.
+        """
+        self.free.remove(slots)
+        self._readers.update(dict.fromkeys(slots, 1))
+        self._orphaned_reads.update(slots)
+
+    def adopt(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
+        """Give absent keys quarantined slots that have one reader left, who reads no more: they are readable.
+
+        Raises:
+            InternalError: a slot is not one of these.
+        """
+        if not self._orphaned_reads.issuperset(slots):
+            raise InternalError(f"a slot is adopted that is not quarantined: {self!r}")
+        self._orphaned_reads.difference_update(slots)
+        for slot in slots:
+            del self._readers[slot]
+        self.index.put(keys, slots)
+
     def clear(self) -> Sequence[dict[OffloadKey, int]]:
         """Take the slots away from all keys, in time that does not depend on their number; quarantine held slots.
 

@@ -1,17 +1,27 @@
 """How far a hit reaches. Knows keys, groups and which keys are present; nothing of tiers or pools."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from math import lcm
+from typing import Protocol
 
 from aiokvoffload.base import OffloadKey
-from aiokvoffload.cache.slot_index import SlotIndex
 from aiokvoffload.config import GroupConfig
+
+
+class PresentKeys(Protocol):
+    """Where keys are looked for; an index of slots is such."""
+
+    def find_leading(self, keys: Sequence[OffloadKey], /) -> Sized:
+        """As many as there are leading keys that are present."""
+        ...
+
+    def __contains__(self, key: object, /) -> bool: ...
 
 
 def longest_common_position(
     keys_by_group: Sequence[Sequence[OffloadKey]],
     groups: Sequence[GroupConfig],
-    present_by_group: Sequence[SlotIndex],
+    present_by_group: Sequence[PresentKeys],
 ) -> int:
     """The longest position at which every full group has its prefix and every windowed group its window.
 
@@ -48,7 +58,7 @@ class _Window:
 
     __slots__ = ("_keys", "_present", "_run_start", "_span", "_window_chunks")
 
-    def __init__(self, keys: Sequence[OffloadKey], group: GroupConfig, present: SlotIndex) -> None:
+    def __init__(self, keys: Sequence[OffloadKey], group: GroupConfig, present: PresentKeys) -> None:
         self._keys = keys
         self._present = present
         self._span = group.span

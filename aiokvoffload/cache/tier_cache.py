@@ -100,12 +100,20 @@ class TierCache(ABC):
         """
 
     @abstractmethod
+    def quarantine_write(self, record: Record) -> None:
+        """Drop the keys of a write that goes on; its slots are quarantined until `abandon_write`."""
+
+    @abstractmethod
     def abandon_read(self, record: Record) -> None:
         """End a read of an epoch that is over: its slots are quarantined, its keys mean nothing any more."""
 
     @abstractmethod
     def abandon_write(self, record: Record) -> None:
-        """End a write of an epoch that is over."""
+        """End a write of an epoch that is over, or one whose slots were quarantined."""
+
+    @abstractmethod
+    def first_to_leave(self, count: int) -> Sequence[OffloadKey]:
+        """The readable keys among the `count` of each pool that come first in the order of leaving; none leaves."""
 
     @abstractmethod
     def grow(self, ready_slots: Sequence[int], *, ended: bool) -> None:

@@ -21,7 +21,12 @@ from rich.table import Table
 import aiokvoffload
 from aiokvoffload import registry
 from aiokvoffload.cli.arena_bench import arena_benchmark, arena_table
-from aiokvoffload.cli.bench import copy_benchmark, copy_table
+from aiokvoffload.cli.copy_bench.measure import CopyFigures
+from aiokvoffload.cli.copy_bench.measure import measure as measure_copies
+from aiokvoffload.cli.copy_bench.options import ENGINES, CopyOptions, SlotOrder, Ways
+from aiokvoffload.cli.copy_bench.report import copy_json, copy_table, plot_copies, require_plotting
+from aiokvoffload.cli.disk_bench import disk_benchmark, disk_table
+from aiokvoffload.cli.inspect import inspection_json, inspection_table
 from aiokvoffload.cli.interrupt import INTERRUPTED_LINE, INTERRUPTED_STATUS, leave_at_once, take_over
 from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
 from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, manager_table
@@ -29,12 +34,14 @@ from aiokvoffload.cli.policy_bench import policy_benchmark, policy_json, policy_
 from aiokvoffload.cli.policy_plot import import_matplotlib, plot_policies
 from aiokvoffload.cli.poller_bench import TRANSFER_BYTES, poller_benchmark
 from aiokvoffload.cli.poller_figures import poller_tables
+from aiokvoffload.cli.recovery_bench import recovery_benchmark, recovery_table
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.sizes import parse_size
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
 from aiokvoffload.cli.workloads import WORKLOADS
 from aiokvoffload.config import HostMemory
 from aiokvoffload.errors import ArgumentError, OffloadError
+from aiokvoffload.tiering.disk.inspection import inspect_directory, verify_directories
 
 T = TypeVar("T")
 
@@ -159,7 +166,7 @@ def replay_command(
     ] = SAMPLE_TRACE,
     *,
     requests: Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")] = None,
-    policy: Annotated[str, typer.Option(help=f"Cache policy of the CPU tier: {POLICIES}.")] = "adaptive",
+    policy: Annotated[str, typer.Option(help=f"Cache policy of the CPU tier: {POLICIES}.")] = "lru",
     gpu_blocks: Annotated[
         int | None, typer.Option(min=1, help="Blocks in GPU memory.", show_default="4 times the longest prompt")
     ] = None,
@@ -173,6 +180,12 @@ def replay_command(
     device: Device = "auto",
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in service at a time.")] = 16,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every loaded byte.")] = False,
+    disk_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A directory for a disk tier below CPU memory.")
+    ] = None,
+    disk_bytes: Annotated[
+        int | None, typer.Option(parser=_size, metavar="SIZE", help="What the disk tier has room for.")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Replay a trace as an async server would, and say what it brought."""
@@ -184,6 +197,8 @@ def replay_command(
         device=device,
         concurrency=concurrency,
         verify=verify,
+        disk_dir=disk_dir,
+        disk_bytes=disk_bytes,
         trace_name="sample" if trace == SAMPLE_TRACE else trace.name,
     )
     with clear_errors():
@@ -196,7 +211,7 @@ def replay_command(
 
 
 @contextlib.contextmanager
-def progress(total: int, what: str = "requests", *, quiet: bool) -> Iterator[Callable[[], None]]:
+def progress(total: int, *, quiet: bool, what: str = "requests") -> Iterator[Callable[[], None]]:
     """A bar on standard error, where that is a terminal; yields what moves it on by one."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -205,7 +220,7 @@ def progress(total: int, what: str = "requests", *, quiet: bool) -> Iterator[Cal
         yield lambda: bar.advance(task)
 
 
-def check_writable(file: Path | None, option: str = "--json") -> None:
+def check_writable(file: Path | None, *, option: str = "--json") -> None:
     """Find out before a long run, not after it, that its figures cannot be written.
 
     Raises:
@@ -236,23 +251,85 @@ bench = typer.Typer(name="bench", help="Measure parts of the library on this mac
 app.add_typer(bench)
 
 
+_COPY = CopyOptions()
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Bytes of each size in a list.
+
+    Raises:
+        ArgumentError: one is no size.
+    """
+    return tuple(parse_size(part) for part in text.split(","))
+
+
 @bench.command(name="copy")
 def bench_copy_command(
     *,
-    chunks: Annotated[int, typer.Option(min=1, help="Chunks copied at once.")] = 64,
-    chunk_bytes: Annotated[
-        int, typer.Option(parser=_size, metavar="SIZE", help="Bytes of a chunk.", show_default="2MiB")
-    ] = 2 << 20,
-    layers: Annotated[int, typer.Option(min=1, help="Tensors that a chunk's bytes lie in.")] = 4,
+    fragment_bytes: Annotated[
+        str, typer.Option(metavar="SIZES", help="One block in one tensor.")
+    ] = "2KiB,16KiB,128KiB,2MiB",
+    slot_bytes: Annotated[str, typer.Option(metavar="SIZES", help="One chunk.")] = "2MiB",
+    slots: Annotated[str, typer.Option(help="Orders of slots: adjacent, scattered, aged.")] = "scattered",
+    job_bytes: Annotated[
+        int, typer.Option(parser=_size, metavar="SIZE", help="One job.", show_default="256MiB")
+    ] = _COPY.job_bytes,
+    jobs: Annotated[int, typer.Option(min=1, help="Jobs at once in each direction.")] = _COPY.jobs,
+    pool_bytes: Annotated[
+        int, typer.Option(parser=_size, metavar="SIZE", help="GPU memory, and CPU memory.", show_default="2GiB")
+    ] = _COPY.pool_bytes,
+    directions: Annotated[str, typer.Option(help="Which: d2h, h2d, both.")] = "d2h,h2d,both",
+    engines: Annotated[str, typer.Option(help=f"Which: {', '.join(ENGINES)}.")] = "auto",
+    compute: Annotated[bool, typer.Option("--compute", help="Run a GEMM and a GEMV beside the copies.")] = False,
+    programs: Annotated[int, typer.Option(min=1, help="Of the gathering kernel.")] = _COPY.programs,
+    trace: Annotated[Path, typer.Option(help="What ages a pool.", show_default="a sample")] = SAMPLE_TRACE,
     device: Device = "auto",
-    repeat: Annotated[int, typer.Option(min=1, help="Measurements, of which the medians are taken.")] = 30,
+    repeat: Annotated[int, typer.Option(min=1, help="Measurements, of which medians are taken.")] = _COPY.repeat,
     json_file: JsonFile = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Plot the rates as PNG.")] = None,
 ) -> None:
-    """Copy random chunks each way, against contiguous copies of the same bytes in the same run."""
+    """Copy random chunks by every engine, against contiguous copies of as many bytes in the same run."""
     with clear_errors():
         check_writable(json_file)
-        result = copy_benchmark(chunks=chunks, chunk_bytes=chunk_bytes, layers=layers, device=device, repeat=repeat)
-        show(copy_table(result), result.to_json(), json_file)
+        if plot is not None:
+            check_writable(plot, option="--plot")
+            require_plotting()
+        copy_options = CopyOptions(
+            fragment_bytes=sizes(fragment_bytes),
+            slot_bytes=sizes(slot_bytes),
+            slots=choices(SlotOrder, slots, option="--slots"),
+            job_bytes=job_bytes,
+            jobs=jobs,
+            pool_bytes=pool_bytes,
+            ways=choices(Ways, directions, option="--directions"),
+            engines=tuple(engines.split(",")),
+            trace=trace,
+            device=device,
+            repeat=repeat,
+            compute=compute,
+            programs=programs,
+        )
+        figures: list[CopyFigures] = []
+        run(measure_copies(copy_options, figures.append))
+        show(copy_table(figures), copy_json(figures), json_file)
+        if plot is not None:
+            plot_copies(figures, plot)
+
+
+EnumT = TypeVar("EnumT", bound=enum.Enum)
+
+
+def choices(kind: type[EnumT], text: str, *, option: str) -> tuple[EnumT, ...]:
+    """The members of `kind` whose values are listed in `text`.
+
+    Raises:
+        ArgumentError: one is unknown.
+    """
+    try:
+        return tuple(kind(value) for value in text.split(","))
+    except ValueError as error:
+        known = ", ".join(str(member.value) for member in kind)
+        raise ArgumentError(f"{option} must be out of {known}, got {text!r}") from error
 
 
 @bench.command(name="loop")
@@ -329,9 +406,7 @@ def bench_manager_command(
         SAMPLE_TRACE
     ),
     *,
-    policy: Annotated[
-        list[str] | None, typer.Option(help="Cache policy; may be repeated.", show_default="adaptive")
-    ] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Cache policy; may be repeated.", show_default="lru")] = None,
     cpu_chunks: Annotated[
         list[int] | None, typer.Option(min=1, help="Chunks to keep; may be repeated.", show_default="5000")
     ] = None,
@@ -341,9 +416,71 @@ def bench_manager_command(
     with clear_errors():
         check_writable(json_file)
         requests = read_trace(trace)
-        runs = [(name, chunks) for name in policy or ["adaptive"] for chunks in cpu_chunks or [5_000]]
+        runs = [(name, chunks) for name in policy or ["lru"] for chunks in cpu_chunks or [5_000]]
         figures = [manager_benchmark(requests, policy=name, cpu_chunks=chunks) for name, chunks in runs]
         show(manager_table(figures), manager_json(figures), json_file)
+
+
+@bench.command(name="disk")
+def bench_disk_command(
+    *,
+    directory: Annotated[Path, typer.Option("--dir", help="A directory on the disk to be measured.")],
+    chunk_bytes: Annotated[
+        str, typer.Option(metavar="SIZE,...", help="Bytes of the chunks.")
+    ] = "64KiB,256KiB,1MiB,4MiB",
+    threads: Annotated[int, typer.Option(min=1, help="Reads and writes at a time; fio's jobs too.")] = 8,
+    size_bytes: Annotated[
+        int, typer.Option("--bytes", parser=_size, metavar="SIZE", help="Of the files.", show_default="1GiB")
+    ] = 1 << 30,
+    repeat: Annotated[int, typer.Option(min=1, help="Turns, of which the medians are taken.")] = 5,
+    json_file: JsonFile = None,
+) -> None:
+    """Store and load chunks on disk, against fio's random direct I/O in the same run where fio is installed."""
+    with clear_errors():
+        check_writable(json_file)
+        sizes = [parse_size(size) for size in chunk_bytes.split(",")]
+        result = run(
+            disk_benchmark(
+                directory=directory, chunk_bytes=sizes, threads=threads, size_bytes=size_bytes, repeat=repeat
+            )
+        )
+        show(disk_table(result), result.to_json(), json_file)
+
+
+@bench.command(name="recovery")
+def bench_recovery_command(
+    *,
+    directory: Annotated[Path, typer.Option("--dir", help="A directory with 5 KB of room for each row.")],
+    rows: Annotated[int, typer.Option(min=1000, help="Chunks that an earlier run has left.")] = 1_000_000,
+    json_file: JsonFile = None,
+) -> None:
+    """Say how soon a disk tier serves after a restart, and knows all it has."""
+    with clear_errors():
+        check_writable(json_file)
+        result = run(recovery_benchmark(directory=directory, rows=rows))
+        show(recovery_table(result), result.to_json(), json_file)
+
+
+@app.command(name="inspect")
+def inspect_command(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="A tier's directories, the first one first.")
+    ],
+    *,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read and check every chunk; all directories are needed.")
+    ] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Say what lies in a disk tier's directory, how much, and since when."""
+    with clear_errors():
+        check_writable(json_file)
+        inspection, verification = inspect_directory(directories[0]), None
+        if verify:
+            with progress(inspection.chunks, what="chunks", quiet=json_file == STDOUT) as advance:
+                verification = verify_directories(directories, on_checked=advance)
+        show(inspection_table(inspection, verification), inspection_json(inspection, verification), json_file)
+    raise typer.Exit(0 if verification is None or verification.is_right else 1)
 
 
 @bench.command(name="policy")
@@ -372,7 +509,7 @@ def bench_policy_command(
             import_matplotlib()
         names, sizes = _split(policies), [_count(size) for size in _split(capacities)]
         chosen = traces or list(WORKLOADS)
-        with progress(len(chosen) * len(names) * len(sizes), "runs", quiet=json_file == STDOUT) as advance:
+        with progress(len(chosen) * len(names) * len(sizes), what="runs", quiet=json_file == STDOUT) as advance:
             figures = policy_benchmark(
                 chosen, policies=names, capacities=sizes, seeds=seeds, blocks=blocks, on_run=advance
             )

@@ -6,7 +6,7 @@ Knows the phases and what is computed from their samples.
 import asyncio
 import time
 from collections.abc import Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
 from aiokvoffload.base import Stream
@@ -15,7 +15,6 @@ from aiokvoffload.cli.poller_figures import LagFigures, LoadedFigures, PollerBen
 from aiokvoffload.cli.poller_stage import BusyThreads, PollerStage, Sample, Traffic
 from aiokvoffload.cli.probe import Percentiles, Reservoir
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.cpu.threads import SubmissionThread
 from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import ArgumentError
 from aiokvoffload.poller import PollerStatistics
@@ -112,7 +111,7 @@ class _Bench:
 
     async def handovers(self) -> Percentiles:
         """Bare callbacks from a thread to the idle loop, with the same pauses as between the lags' transfers."""
-        loop, thread, lags_us = asyncio.get_running_loop(), SubmissionThread(), Reservoir()
+        loop, thread, lags_us = asyncio.get_running_loop(), ThreadPoolExecutor(1), Reservoir()
 
         def post(arrived: "asyncio.Future[float]") -> None:
             time.sleep(COST_DELAY_S)  # on the thread: the loop has gone to sleep by then
@@ -120,10 +119,10 @@ class _Bench:
 
         for _ in range(COST_SAMPLES):
             arrived: asyncio.Future[float] = loop.create_future()
-            thread.put(partial(post, arrived))
+            thread.submit(post, arrived)
             lags_us.add(await arrived * 1e6)
             await asyncio.sleep(PAUSE_S)
-        thread.stop(join=False)
+        await asyncio.to_thread(thread.shutdown)
         return lags_us.percentiles()
 
     async def _stage(self, transfer_bytes: int, *, fragments: int = 0) -> PollerStage:

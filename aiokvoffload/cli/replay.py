@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from aiokvoffload.cache.pool import PoolStatistics
 from aiokvoffload.cli.blocks import BlockAllocator, as_kv_caches, make_pool
@@ -16,13 +17,13 @@ from aiokvoffload.cli.grown import wait_grown
 from aiokvoffload.cli.manager_bench import manager_benchmark
 from aiokvoffload.cli.pattern import Pattern
 from aiokvoffload.cli.probe import LoopProbe, Percentiles
+from aiokvoffload.cli.replay_disk import DiskFigures, ReplayDisk
 from aiokvoffload.cli.report import ReplayReport
 from aiokvoffload.cli.server import Engine, Server
 from aiokvoffload.cli.trace import TraceRequest
 from aiokvoffload.config import CPUOffloadingConfig
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.cpu.common import PoolShape
-from aiokvoffload.cpu.spec import CPUOffloadingSpec
 from aiokvoffload.cpu.worker_statistics import DirectionStatistics, WorkerStatistics
 from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import ArgumentError
@@ -39,13 +40,15 @@ class ReplayOptions:
     """How a trace is replayed; the options of `aiokvoffload replay`, which docs/cli.md describes."""
 
     trace_name: str = ""
-    policy: str = "adaptive"
+    policy: str = "lru"
     gpu_blocks: int | None = None
     cpu_chunks: int = 5_000
     chunk_bytes: int | None = None
     device: str = "auto"
     concurrency: int = 16
     verify: bool = False
+    disk_dir: Path | None = None
+    disk_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ def build_engine(device: Device, sizes: Sizes, launcher: ThreadPoolExecutor, *, 
 class _Run:
     """What is left of a service after all requests: its records, and what was measured beside it."""
 
+    disk: DiskFigures | None
     server: Server
     statistics: ServiceStatistics
     manager_ns: int
@@ -144,15 +148,18 @@ async def _run(
 ) -> _Run:
     config = CPUOffloadingConfig(cpu_bytes=sizes.cpu_bytes, policy=options.policy, device=options.device)
     clock, probe = ManagerClock(), LoopProbe()
-    async with CPUOffloadingSpec(config).open(as_kv_caches(engine.pool), wrap_manager=clock.wrap) as offload:
+    disk = ReplayDisk(options.disk_dir, options.disk_bytes)
+    async with disk.open(config, as_kv_caches(engine.pool), clock.wrap) as offload:
         await wait_grown(offload)
+        await disk.wait_recovered()
         server = Server(offload, engine, verify=options.verify)
         started_s = time.perf_counter()
         with probe:
             await server.serve_all(requests, concurrency=options.concurrency, on_served=on_served)
         seconds = time.perf_counter() - started_s
     offload.check_integrity()
-    return _Run(server, offload.statistics(), clock.spent_ns, probe, seconds)
+    statistics = offload.statistics()
+    return _Run(disk.figures(statistics), server, statistics, clock.spent_ns, probe, seconds)
 
 
 async def _report(
@@ -185,6 +192,7 @@ async def _report(
         manager_alone_us_per_block=alone.us_per_block,
         lag_us=wake_up_lag(run.statistics),
         loop_blocked_us=run.probe.blocked_us.percentiles(),
+        disk=run.disk,
         **asdict(run.server.tally),
     )
 

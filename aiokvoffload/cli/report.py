@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from rich.table import Table
 
 from aiokvoffload.cli.probe import Percentiles
+from aiokvoffload.cli.replay_disk import DiskFigures
 
 HOST_REMARK = "on host, copies and kernels compete with the loop: its figures say little about a GPU machine"
 
@@ -29,7 +30,8 @@ class ReplayReport:
         seconds: from the first request's arrival to the last one's end.
         requests: requests replayed.
         blocks: blocks of all their prompts.
-        served_blocks: blocks that came from CPU memory instead of being computed.
+        served_blocks: blocks that came from a cache instead of being computed.
+        disk_blocks: those of them that had to be read from disk.
         verified_blocks: loaded blocks whose every byte was compared.
         mismatches: verified blocks with a wrong byte.
         first_mismatch: the first of them, described; empty if there is none.
@@ -46,6 +48,7 @@ class ReplayReport:
         manager_alone_us_per_block: the same for the trace's requests one after the other, with nothing else running.
         lag_us: microseconds from the end of a copy to the event loop knowing of it.
         loop_blocked_us: microseconds that a callback, posted from a thread, waited for the event loop.
+        disk: what the disk did, if there was one.
     """
 
     trace: str
@@ -60,6 +63,7 @@ class ReplayReport:
     requests: int
     blocks: int
     served_blocks: int
+    disk_blocks: int = 0
     verified_blocks: int = 0
     mismatches: int = 0
     first_mismatch: str = ""
@@ -76,6 +80,7 @@ class ReplayReport:
     manager_alone_us_per_block: float = 0.0
     lag_us: Percentiles = field(default_factory=Percentiles)
     loop_blocked_us: Percentiles = field(default_factory=Percentiles)
+    disk: DiskFigures | None = None
 
     @property
     def hit_ratio(self) -> float:
@@ -127,6 +132,7 @@ class ReplayReport:
         return [
             ("setup", f"{self.device}, {self.policy}, {self.concurrency} at a time"),
             ("CPU memory", f"{self.cpu_chunks:,} chunks of {self.chunk_bytes:,} B"),
+            *self._disk_rows(),
             ("hit ratio", f"{self.hit_ratio:.4f} ({self.served_blocks:,} blocks)"),
             ("stored", _traffic(self.stored_bytes, self.store_gbps)),
             ("loaded", _traffic(self.loaded_bytes, self.load_gbps)),
@@ -139,6 +145,16 @@ class ReplayReport:
                 "manager, µs per block",
                 f"{self.manager_us_per_block:.2f} (alone: {self.manager_alone_us_per_block:.2f})",
             ),
+        ]
+
+    def _disk_rows(self) -> list[tuple[str, str]]:
+        if (disk := self.disk) is None:
+            return []
+        return [
+            ("disk", f"{disk.bytes:,} B, warm: {disk.warm_chunks:,} chunks at the start, {disk.chunks:,} at the end"),
+            ("disk stored, loaded, dropped", f"{disk.stored:,}, {disk.loaded:,}, {disk.dropped:,}"),
+            ("disk corrupt, failed", f"{_fault(disk.corrupt)}, {_fault(disk.failed)}"),
+            ("served from disk", f"{self.disk_blocks:,} blocks"),
         ]
 
     def _verdict(self) -> str:

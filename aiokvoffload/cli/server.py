@@ -16,6 +16,7 @@ from aiokvoffload.base import Stream
 from aiokvoffload.cli.blocks import BlockAllocator
 from aiokvoffload.cli.pattern import Mismatch, Pattern
 from aiokvoffload.cli.trace import TraceRequest
+from aiokvoffload.cpu.common import CPU_TIER
 from aiokvoffload.device import Device
 from aiokvoffload.errors import TransferError
 from aiokvoffload.service.handle import Handle
@@ -29,6 +30,7 @@ class Tally:
     """What became of the requests so far; the fields are those of `ReplayReport`."""
 
     served_blocks: int = 0
+    disk_blocks: int = 0
     short_loads: int = 0
     loaded_bytes: int = 0
     stored_bytes: int = 0
@@ -148,6 +150,7 @@ class Server:
 
     def _count_load(self, result: LoadResult, *, promised: int) -> None:
         self.tally.served_blocks += result.served
+        self.tally.disk_blocks += sum(count for tier, count in result.sources if tier != CPU_TIER)
         self.tally.loaded_bytes += result.loaded_bytes
         self.tally.short_loads += result.served < promised
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aiokvoffload.base import Ids
 from aiokvoffload.config import HostMemory
 from aiokvoffload.copy.faulting import PageFaulter
 from aiokvoffload.copy.mapping import HostMapping
@@ -103,6 +102,7 @@ class HostArena:
         self.ready_rows = self.pinned_bytes = 0
         self.pin_error: OSError | None = None
         self._pinned: list[Piece] = []
+        self._view: memoryview | None = None
         count_memory(mapped=self.size_bytes)
         self._open = True
         if not options.grows:
@@ -128,15 +128,23 @@ class HostArena:
         return self.ready_rows * self.row_bytes
 
     @property
-    def boundaries(self) -> Ids:
-        """Addresses at which a new registration begins; no single copy may run over one."""
-        return np.array([piece.address for piece in self.pieces[1:]], dtype=np.int64)
+    def piece_bytes(self) -> int:
+        """Bytes of each piece but the last: no single copy may run over a multiple of it, counted from the address."""
+        return self.pieces[0].size_bytes
 
     def rows(self) -> npt.NDArray[np.uint8]:
         """All bytes, shape (num_rows, row_bytes). The caller must let go of it before `close`."""
         buffer: Any = (ctypes.c_uint8 * self.size_bytes).from_address(self.address)
         flat: npt.NDArray[np.uint8] = np.frombuffer(buffer, dtype=np.uint8)
         return flat.reshape(self.num_rows, self.row_bytes)
+
+    def row_views(self, rows: Sequence[int], num_bytes: int) -> list[memoryview]:
+        """The first bytes of each of these rows, to read and write; good until `close`."""
+        if self._view is None:
+            buffer: Any = (ctypes.c_uint8 * self.size_bytes).from_address(self.address)
+            self._view = memoryview(buffer).cast("B")
+        view, row_bytes = self._view, self.row_bytes
+        return [view[row * row_bytes : row * row_bytes + num_bytes] for row in rows]
 
     def add(self, piece: Piece) -> None:
         """Make the next piece's rows ready; its pages are there.

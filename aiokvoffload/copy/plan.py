@@ -10,6 +10,7 @@ import numpy as np
 
 from aiokvoffload.base import Ids
 from aiokvoffload.copy.direction import Direction
+from aiokvoffload.copy.routes import Route
 from aiokvoffload.copy.selection import GroupPart, Selection
 
 
@@ -33,6 +34,11 @@ class CopyPlan:
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    def part(self, start: int, stop: int) -> "CopyPlan":
+        """Some of the runs; the arrays stay this plan's."""
+        piece = slice(start, stop)
+        return CopyPlan(self.src_ptrs[piece], self.dst_ptrs[piece], self.sizes[piece], self.first_chunks[piece])
 
     def whole_chunks_before(self, run: int) -> int:
         """How many leading chunks lie wholly in the runs before `run`."""
@@ -67,12 +73,11 @@ def _plan_part(selection: Selection, part: GroupPart) -> tuple[Ids, Ids, Ids, Id
         # Neighbours in the slot lie in different tensors. Even where those touch, they may be separate allocations,
         # which no single copy may span.
         return gpu_ptrs, host_ptrs, sizes, first_chunks
-    return _merge(gpu_ptrs, host_ptrs, sizes, first_chunks, route.boundaries)
+    return _merge(gpu_ptrs, host_ptrs, sizes, first_chunks, route)
 
 
-def _merge(gpu_ptrs: Ids, host_ptrs: Ids, sizes: Ids, first_chunks: Ids, boundaries: Ids) -> tuple[Ids, Ids, Ids, Ids]:
+def _merge(gpu_ptrs: Ids, host_ptrs: Ids, sizes: Ids, first_chunks: Ids, route: Route) -> tuple[Ids, Ids, Ids, Ids]:
     joins = (gpu_ptrs[1:] == gpu_ptrs[:-1] + sizes[:-1]) & (host_ptrs[1:] == host_ptrs[:-1] + sizes[:-1])
-    if len(boundaries):
-        joins &= ~np.isin(host_ptrs[1:], boundaries)
+    joins &= ~route.begin_pieces(host_ptrs[1:])
     starts = np.flatnonzero(np.concatenate(([True], ~joins)))
     return gpu_ptrs[starts], host_ptrs[starts], np.add.reduceat(sizes, starts), first_chunks[starts]

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from aiokvoffload.base import Ids
 from aiokvoffload.copy.arena import HostArena
 from aiokvoffload.copy.layout import GroupLayout, KVCacheLayout
@@ -15,22 +18,29 @@ class Route:
     """Where the blocks of one group go to and come from.
 
     Attributes:
+        group_idx: which group.
         layout: the group's blocks in GPU memory.
         blocks_per_chunk: consecutive blocks of one chunk.
         pool_ptr: address of slot 0 of the group's pool.
         slot_bytes: bytes from one slot to the next.
         num_slots: slot ids are below it.
         first_slot: where the pool's slots begin in a table over all slots.
-        boundaries: host addresses that no single copy may run over.
+        piece_bytes: bytes of the pool registered in one go; no single copy may run over the end of such a piece.
     """
 
+    group_idx: int
     layout: GroupLayout
     blocks_per_chunk: int
     pool_ptr: int
     slot_bytes: int
     num_slots: int
     first_slot: int
-    boundaries: Ids
+    piece_bytes: int
+
+    def begin_pieces(self, host_ptrs: Ids) -> npt.NDArray[np.bool_]:
+        """Which of these addresses in the pool are the first of a piece."""
+        begins: npt.NDArray[np.bool_] = (host_ptrs - self.pool_ptr) % self.piece_bytes == 0
+        return begins
 
 
 def check_pools(layout: KVCacheLayout, pools: Sequence[PoolShape], blocks_per_chunk: Sequence[int]) -> None:
@@ -66,13 +76,14 @@ def make_routes(
     for pool, arena in zip(pools, arenas, strict=True):
         for group_idx in pool.groups:
             routes[group_idx] = Route(
+                group_idx=group_idx,
                 layout=layout.groups[group_idx],
                 blocks_per_chunk=blocks_per_chunk[group_idx],
                 pool_ptr=arena.address,
                 slot_bytes=pool.row_bytes,
                 num_slots=pool.num_slots,
                 first_slot=first_slot,
-                boundaries=arena.boundaries,
+                piece_bytes=arena.piece_bytes,
             )
         first_slot += pool.num_slots
     return tuple(routes[group_idx] for group_idx in sorted(routes))

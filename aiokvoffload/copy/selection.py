@@ -115,8 +115,8 @@ class Selector:
             ids = blocks.block_ids[start : start + size]
             start += size
             _check_range(f"{name}.block_ids of group {group_idx}", ids, route.layout.num_blocks)
-            table_parts += [ids + space for space in route.layout.spaces]
-        physical_blocks = np.concatenate(table_parts)
+            table_parts += [ids + space if space else ids for space in route.layout.spaces]
+        physical_blocks = np.concatenate(table_parts)  # a copy, also of a single part: the ids are the caller's
         if (position := _first_repeat(physical_blocks, self._block_marks)) is not None:
             raise ArgumentError(
                 f"{name}.block_ids must not name a block twice, got {self._block_id(int(physical_blocks[position]))}"
@@ -151,7 +151,7 @@ class Selector:
             ids = chunk_ids[part.chunks]
             _check_range(name, ids, part.route.num_slots)
             per_part.append(ids + part.route.first_slot)
-        slots = np.concatenate(per_part)
+        slots = np.concatenate(per_part) if len(per_part) != 1 else per_part[0]
         # A store writes its slots, so none may repeat; a load reads, and groups of one pool may read the same slot.
         for checked in [slots] if direction is Direction.STORE else per_part:
             if (position := _first_repeat(checked, self._slot_marks)) is not None:
@@ -166,7 +166,8 @@ class Selector:
 
 
 def _check_range(name: str, ids: Ids, limit: int) -> None:
-    if len(ids) and (int(ids.max()) >= limit or int(ids.min()) < 0):
+    # Seen as unsigned, a negative number is a large one: one pass instead of two.
+    if len(ids) and int(np.maximum.reduce(ids.view(np.uint64))) >= limit:
         position = int(((ids < 0) | (ids >= limit)).argmax())
         raise ArgumentError(f"{name} must be in [0, {limit}), got {int(ids[position])} at index {position}")
 
@@ -176,4 +177,4 @@ def _first_repeat(indices: Ids, marks: Ids) -> int | None:
     positions = np.arange(len(indices))
     marks[indices] = positions
     repeated = marks[indices] != positions
-    return int(repeated.argmax()) if repeated.any() else None
+    return int(repeated.argmax()) if np.count_nonzero(repeated) else None

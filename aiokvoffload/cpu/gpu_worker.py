@@ -21,12 +21,13 @@ from aiokvoffload.base import (
     TransferResult,
 )
 from aiokvoffload.clock import Clock, SystemClock
-from aiokvoffload.config import Mode
+from aiokvoffload.config import CopyConfig, Mode
 from aiokvoffload.copy.arena import FILLED, ArenaOptions
+from aiokvoffload.copy.choice import EngineMaker
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engines import CopyEngine
+from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
-from aiokvoffload.cpu.jobs import Job
+from aiokvoffload.cpu.jobs import Job, Released
 from aiokvoffload.cpu.ledger import JobLedger
 from aiokvoffload.cpu.machinery import EXPEDITED_LOADS, LOADS, PROTECTED_STORES, STORES, Machinery
 from aiokvoffload.cpu.submitter import Submitter
@@ -56,7 +57,8 @@ class CPUOffloadingWorker(OffloadingWorker):
         close_timeout_s: how long a close waits for copies before it abandons them, in seconds.
         clock: measures that time.
         owns_device: whether a close closes the device too.
-        engine: enqueues copies; by default the fastest that the device has.
+        engine: enqueues copies, or makes what does; by default what `copy` says.
+        copy: how bytes are copied.
         options: how the memory for slots is got.
 
     Raises:
@@ -74,7 +76,8 @@ class CPUOffloadingWorker(OffloadingWorker):
         close_timeout_s: float = 30.0,
         clock: Clock | None = None,
         owns_device: bool = False,
-        engine: CopyEngine | None = None,
+        engine: CopyEngine | EngineMaker | None = None,
+        copy: CopyConfig | None = None,
         options: ArenaOptions = FILLED,
     ) -> None:
         self._machinery = Machinery(
@@ -84,6 +87,7 @@ class CPUOffloadingWorker(OffloadingWorker):
             device=device,
             owns_device=owns_device,
             engine=engine,
+            copy=copy,
             options=options,
         )
         self._device, self._mode = device, mode
@@ -94,8 +98,11 @@ class CPUOffloadingWorker(OffloadingWorker):
         self._close_task: asyncio.Task[None] | None = None
         self._handover = Handover()
         self._ledger = JobLedger(self._machinery, self._handover, mode)
-        self._poller: Poller[Job] = Poller(
-            device, len(self._machinery.handlers), on_ended=self._ledger.end, on_broken=self._ledger.break_down
+        self._poller: Poller[Job | Released] = Poller(
+            device,
+            2 * len(self._machinery.handlers),  # ends, and the marks behind which blocks are free
+            on_ended=self._ledger.end,
+            on_broken=self._ledger.break_down,
         )
         self._submitter = Submitter(
             device, self._machinery, ledger=self._ledger, handover=self._handover, poller=self._poller
@@ -111,12 +118,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         after: Stream | Event | None = None,
         protect_source: bool = True,
     ) -> Transfer:
-        """Copy whole chunks out of GPU memory; see `OffloadingWorker.submit_store`.
-
-        Raises:
-            ArgumentError, ClosedError, BrokenError: as the contract says.
-            ModeError: the worker is awaited, and this is not the thread of its running loop.
-        """
+        """Copy whole chunks out of GPU memory; see `OffloadingWorker.submit_store`. `ModeError` on a wrong thread."""
         job = self._accept(job_id, PROTECTED_STORES if protect_source else STORES, src, dst, after)
         if protect_source:
             self._submitter.enqueue_here(job, after)
@@ -133,12 +135,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         after: Stream | Event | None = None,
         expedited: bool = False,
     ) -> Transfer:
-        """Copy chunks into GPU memory; see `OffloadingWorker.submit_load`.
-
-        Raises:
-            ArgumentError, ClosedError, BrokenError: as the contract says.
-            ModeError: the worker is awaited, and this is not the thread of its running loop.
-        """
+        """Copy chunks into GPU memory; see `OffloadingWorker.submit_load`. `ModeError` on a wrong thread."""
         job = self._accept(job_id, EXPEDITED_LOADS if expedited else LOADS, dst, src, after)
         self._submitter.enqueue_there(job)
         return job.transfer
@@ -234,6 +231,14 @@ class CPUOffloadingWorker(OffloadingWorker):
     def pool_files(self) -> tuple[PoolFile, ...]:
         """One file for each pool, with `HostMemory.MEMFD`."""
         return self._machinery.pool_files()
+
+    def slot_views(self, group_idx: int, slots: Sequence[int]) -> list[memoryview]:
+        """The payload of each of these slots; see `OffloadingWorker.slot_views`."""
+        return self._machinery.slot_views(group_idx, slots)
+
+    def keep_memory(self) -> None:
+        """Leave the slots' memory mapped for good; see `OffloadingWorker.keep_memory`."""
+        self._machinery.keep_memory()
 
     def get_finished(self) -> list[TransferResult]:
         """Results since the last call, from any plain thread. Works after a close too.

@@ -5,11 +5,11 @@ one of them feeds each handler.
 """
 
 import logging
+from collections.abc import Iterator
 
 from aiokvoffload.base import Stream, TransferResult
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engines import CopyEngine, PartialCopyError
-from aiokvoffload.copy.plan import plan_copies
+from aiokvoffload.copy.engine import CopyEngine, Lane, PartialCopyError, Step
 from aiokvoffload.cpu.jobs import Job
 from aiokvoffload.cpu.worker_statistics import DirectionStatistics
 from aiokvoffload.device.base import Device
@@ -27,14 +27,30 @@ class SingleDirectionOffloadingHandler:
         device: makes the stream.
         engine: enqueues the copies.
         priority: of the stream.
+        staging_bytes: most GPU memory for staging.
+
+    Raises:
+        ConfigError: the memory for staging cannot be had.
     """
 
     def __init__(
-        self, name: str, direction: Direction, *, device: Device, engine: CopyEngine, priority: int = 0
+        self,
+        name: str,
+        direction: Direction,
+        *,
+        device: Device,
+        engine: CopyEngine,
+        priority: int = 0,
+        staging_bytes: int = 0,
     ) -> None:
         self.name, self.direction = name, direction
         self._device, self._engine = device, engine
         self._stream: Stream = device.create_stream(priority=priority)
+        try:
+            self._lane = Lane(direction, self._stream, engine.open_staging(direction, staging_bytes))
+        except BaseException:
+            device.destroy_stream(self._stream)
+            raise
         self._latest_ended = 0
         self._begun = self._ended = self._failed = 0
         self._moved_bytes = 0
@@ -49,18 +65,20 @@ class SingleDirectionOffloadingHandler:
         """A job has been accepted."""
         self._begun += 1
 
-    def enqueue(self, job: Job) -> None:
+    def enqueue(self, job: Job) -> Iterator[Step]:
         """Put `job` onto the stream and mark its end there, whatever happens; of a job that has failed, only the end.
+
+        Yields after each step.
 
         A failure is noted in the job: it ends with the part that was enqueued, not before (I2). Without an end even
         that cannot be known, and the device is broken. An interrupt is noted too, and raised again.
         """
         try:
             if not job.failure:
-                self._enqueue_copies(job)
+                yield from self._enqueue_copies(job)
         except PartialCopyError as error:
             job.failure = str(error) or "the copy engine refused"
-            job.whole_chunks = job.plan.whole_chunks_before(error.runs_enqueued) if job.plan else 0
+            job.whole_chunks = job.copies.whole_chunks_before(error.runs_enqueued) if job.copies else 0
         except BaseException as error:
             job.fail(error)  # any failure fails this job, and must not end the submitting thread
             if not isinstance(error, Exception):
@@ -76,18 +94,19 @@ class SingleDirectionOffloadingHandler:
         job.waits_for = ()
         job.enqueued = True
 
-    def _enqueue_copies(self, job: Job) -> None:
-        job.plan = plan_copies(self.direction, job.selection)
-        self._device.wait(self._stream, job.after)
+    def _enqueue_copies(self, job: Job) -> Iterator[Step]:
+        copies = job.copies = self._engine.plan(job.selection, self._lane)
+        self._device.wait(copies.first_stream, job.after)
         for earlier in job.waits_for:
             if earlier.end is None:
                 raise BrokenError(f"job {earlier.transfer.job_id}, which must end first, has no known end")
-            self._device.wait(self._stream, earlier.end)
-        job.start = self._device.record(self._stream)
-        if len(job.plan):
-            # A load's slots are stable, unless a store that it waits for is still writing them.
-            ordered = self.direction is Direction.STORE or bool(job.waits_for)
-            self._engine.copy(job.plan, self._stream, ordered=ordered)
+            self._device.wait(copies.first_stream, earlier.end)
+        job.start = self._device.record(copies.first_stream)
+        # A load's slots are stable, unless a store that it waits for is still writing them.
+        ordered = self.direction is Direction.STORE or bool(job.waits_for)
+        yield from copies.enqueue(ordered=ordered)
+        if copies.sources_stream is not None:
+            job.released = self._device.record(copies.sources_stream)
 
     def conclude(self, job: Job) -> TransferResult:
         """Count a job whose end event has completed.
@@ -126,11 +145,25 @@ class SingleDirectionOffloadingHandler:
         Raises:
             BrokenError: the device has failed.
         """
-        self._device.record(self._stream).synchronize()
+        for stream in (self._stream, *(() if self._lane.staging is None else (self._lane.staging.stream,))):
+            self._device.record(stream).synchronize()
 
     def close(self) -> None:
-        """Give the stream back; all its work must have ended."""
+        """Give the streams and the staging back; all their work must have ended."""
         self._device.destroy_stream(self._stream)
+        if self._lane.staging is not None:
+            self._device.destroy_stream(self._lane.staging.stream)
+            self._lane.staging.close()
+
+    def abandon(self) -> None:
+        """Leave everything that a straggler may touch where it is; the caller keeps this object for good (I2)."""
+        if self._lane.staging is not None:
+            self._lane.staging.abandon()
+
+    @property
+    def staging_bytes(self) -> int:
+        """GPU memory in use for staging."""
+        return 0 if self._lane.staging is None else self._lane.staging.size_bytes
 
     def statistics(self) -> DirectionStatistics:
         """A frozen record of counts."""

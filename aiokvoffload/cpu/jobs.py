@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from aiokvoffload.base import Event, TransferResult
-from aiokvoffload.copy.plan import CopyPlan
+from aiokvoffload.copy.engine import Copies
 from aiokvoffload.copy.selection import Selection
 from aiokvoffload.transfer import JobTransfer
 
@@ -20,8 +20,9 @@ class Job:
         after: what must end first.
         transfer: what the submitter holds.
         waits_for: earlier jobs on other streams that share memory with it; dropped once it is enqueued.
-        plan: its copies; kept until they have ended, since the device may still read the arrays (fault 5).
+        copies: planned; kept until they have ended, since the device may still read the arrays (fault 5).
         start: event before its first copy.
+        released: event after its blocks have been read, where that is before the end.
         end: event after its last copy.
         enqueued: whether it has been put onto its stream, as far as that went.
         failure: why not all of it was.
@@ -35,8 +36,9 @@ class Job:
     after: Event
     transfer: JobTransfer
     waits_for: tuple["Job", ...] = ()
-    plan: CopyPlan | None = None
+    copies: Copies | None = None
     start: Event | None = None
+    released: Event | None = None
     end: Event | None = None
     enqueued: bool = False
     failure: str = ""
@@ -64,6 +66,34 @@ class Job:
             failed_indices=() if success else tuple(range(failed_from, len(self.selection.chunk_ids))),
             error=error or self.failure,
         )
+
+
+@dataclass(slots=True, eq=False)
+class Released:
+    """The place where a job's blocks are free, to be watched for like a job's end.
+
+    Attributes:
+        job: whose place it is.
+        busy_s: `None`: how long gathering takes is not learnt, since it waits for the ring.
+    """
+
+    job: Job
+    busy_s: float | None = None
+
+    @property
+    def start(self) -> Event | None:
+        """The event before the job's first copy."""
+        return self.job.start
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the job moves."""
+        return self.job.size_bytes
+
+    @property
+    def end(self) -> Event | None:
+        """The event that marks it."""
+        return self.job.released
 
 
 class JobTable:

@@ -10,7 +10,7 @@ from functools import partial
 
 from aiokvoffload.base import TransferResult
 from aiokvoffload.config import Mode
-from aiokvoffload.cpu.jobs import Job, JobTable
+from aiokvoffload.cpu.jobs import Job, JobTable, Released
 from aiokvoffload.cpu.machinery import Machinery
 from aiokvoffload.cpu.threads import Handover
 from aiokvoffload.errors import AbandonedError, BrokenError
@@ -49,8 +49,12 @@ class JobLedger:
         self.jobs.add(job)
         self._machinery.handlers[job.handler].begin()
 
-    def end(self, job: Job) -> None:
-        """The event after the job's last copy has completed."""
+    def end(self, job: Job | Released) -> None:
+        """The event after the job's last copy has completed, or the one after its blocks have been read."""
+        if isinstance(job, Released):
+            if job.job in self.jobs:
+                job.job.transfer.release()
+            return
         if job not in self.jobs:
             return
         try:

@@ -1,13 +1,16 @@
 """What a worker has of the machine: memory, streams, an engine and a thread; got together, and given back together."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from aiokvoffload.base import CanonicalKVCaches, PoolFile
+from aiokvoffload.config import CopyConfig
 from aiokvoffload.copy.arena import FILLED, ArenaOptions, map_pools
+from aiokvoffload.copy.choice import EngineMaker, choose_engine
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engines import CopyEngine, choose_engine
+from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.copy.growth import ArenaGrowth
 from aiokvoffload.copy.hazards import HazardTable
 from aiokvoffload.copy.layout import lay_out
@@ -16,7 +19,7 @@ from aiokvoffload.copy.routes import check_pools, make_routes
 from aiokvoffload.copy.selection import Selector
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.handler import SingleDirectionOffloadingHandler
-from aiokvoffload.cpu.threads import SubmissionThread
+from aiokvoffload.cpu.submission import SubmissionThread, Work
 from aiokvoffload.cpu.worker_statistics import WorkerStatistics
 from aiokvoffload.device.base import Device
 from aiokvoffload.errors import BrokenError
@@ -29,11 +32,17 @@ STORES, PROTECTED_STORES, LOADS, EXPEDITED_LOADS = range(4)
 submission thread: each stream is fed by one thread, and the owner never waits for the other one's driver call."""
 
 _HANDLERS = (
-    ("stores", Direction.STORE, 0),
-    ("protected stores", Direction.STORE, 0),
-    ("loads", Direction.LOAD, 0),
-    ("expedited loads", Direction.LOAD, -1),
+    ("stores", Direction.STORE, 0, 3),
+    ("protected stores", Direction.STORE, 0, 1),
+    ("loads", Direction.LOAD, -1, 3),
+    ("expedited loads", Direction.LOAD, -1, 1),
 )
+"""Name, direction, priority of the stream that the jobs end in (a load's is the kernel's, whose short work goes before
+the engine's), and eighths of the staging memory."""
+_THREADS = {EXPEDITED_LOADS: (0, 0), LOADS: (0, 1), STORES: (1, 0)}
+"""For each handler that a submission thread feeds: which thread, and which of its lanes; lane 0 goes first. One thread
+for each direction: a step and the pause behind it take some 0.2 ms, and each direction needs one every 0.45 ms, so that
+one thread would have no time in hand when a driver call takes long."""
 
 
 class Machinery:
@@ -45,7 +54,8 @@ class Machinery:
         blocks_per_chunk: of each group.
         device: where the tensors are.
         owns_device: whether `free` closes it.
-        engine: enqueues copies; by default the fastest that the device has.
+        engine: enqueues copies, or makes what does; by default what `copy` says.
+        copy: how bytes are copied.
         options: how the memory for slots is got.
 
     Attributes:
@@ -53,7 +63,7 @@ class Machinery:
         selector: checks ids.
         hazards: knows which jobs must wait for which.
         handlers: one for each stream, in the order of the indices above.
-        submission: feeds all of them but the one of protected stores.
+        submissions: threads that feed all of them but the one of protected stores.
 
     Raises:
         ConfigError: tensors and pools do not fit together, or the memory cannot be had. Whatever is raised, nothing is
@@ -68,9 +78,11 @@ class Machinery:
         blocks_per_chunk: Sequence[int],
         device: Device,
         owns_device: bool,
-        engine: CopyEngine | None,
+        engine: CopyEngine | EngineMaker | None,
+        copy: CopyConfig | None = None,
         options: ArenaOptions = FILLED,
     ) -> None:
+        copy = copy or CopyConfig()
         self._device, self._owns_device = device, owns_device
         with ExitStack() as undo:
             if owns_device:
@@ -78,31 +90,74 @@ class Machinery:
             layout = lay_out(kv_caches, device.torch_device)
             check_pools(layout, pools, blocks_per_chunk)
             self._arenas = map_pools(pools, device, options=options)
+            self._rows_of_group = {
+                group_idx: (arena, pool.chunk_bytes)
+                for arena, pool in zip(self._arenas, pools, strict=True)
+                for group_idx in pool.groups
+            }
+            self._keeps_memory = False
             for arena in self._arenas:
                 undo.callback(arena.close)
             self.growth = ArenaGrowth(self._arenas)
             num_slots = sum(pool.num_slots for pool in pools)
             self._tensors = layout.tensors
-            self._engine = engine or choose_engine(device, layout, self._arenas)
+            if isinstance(engine, CopyEngine):
+                self._engine = engine
+            else:
+                make_engine: EngineMaker = engine or partial(choose_engine, config=copy)
+                self._engine = make_engine(device, layout, self._arenas)
             routes = make_routes(layout, pools, self._arenas, blocks_per_chunk)
             self.selector = Selector(routes, layout.num_physical_blocks, num_slots)
             self.hazards = HazardTable(
-                [direction for _, direction, _ in _HANDLERS],
+                [direction for _, direction, *_ in _HANDLERS],
                 num_slots=num_slots,
                 num_physical_blocks=layout.num_physical_blocks,
             )
-            self.handlers = tuple(self._open_handlers(undo))
-            self.submission = SubmissionThread()
+            self.handlers = tuple(self._open_handlers(undo, copy.staging_bytes))
+            device.synchronize_clock()
+            self.submissions = (SubmissionThread("loads", 2), SubmissionThread("stores", 1))
             undo.pop_all()
-        self.submission.put(device.synchronize_clock)
 
-    def _open_handlers(self, undo: ExitStack) -> Iterator[SingleDirectionOffloadingHandler]:
-        for name, direction, priority in _HANDLERS:
+    def _open_handlers(self, undo: ExitStack, staging_bytes: int) -> Iterator[SingleDirectionOffloadingHandler]:
+        for name, direction, priority, eighths in _HANDLERS:
             handler = SingleDirectionOffloadingHandler(
-                name, direction, device=self._device, engine=self._engine, priority=priority
+                name,
+                direction,
+                device=self._device,
+                engine=self._engine,
+                priority=priority,
+                staging_bytes=staging_bytes * eighths // 8,
             )
             undo.callback(handler.close)
             yield handler
+
+    def submit(self, handler: int, work: Work) -> None:
+        """Have the submission thread do `work`, in the order of this handler's.
+
+        Raises:
+            BrokenError: the thread has ended.
+        """
+        thread, lane = _THREADS[handler]
+        self.submissions[thread].put(lane, work)
+
+    def flush(self, handlers: Collection[int]) -> None:
+        """Block until what has been submitted for these handlers has been done.
+
+        Raises:
+            BrokenError: the thread has ended.
+        """
+        for handler in handlers:
+            thread, lane = _THREADS[handler]
+            self.submissions[thread].flush(lane)
+
+    def queue_of_released(self, handler: int) -> int:
+        """The poller's queue for the marks behind which a handler's blocks are free."""
+        return len(self.handlers) + handler
+
+    @property
+    def staging_bytes(self) -> int:
+        """GPU memory of the rings between a copy's stages."""
+        return sum(handler.staging_bytes for handler in self.handlers)
 
     @property
     def pool_bytes(self) -> int:
@@ -118,6 +173,7 @@ class Machinery:
             ready_bytes=sum(arena.ready_bytes for arena in self._arenas),
             pinned_bytes=sum(arena.pinned_bytes for arena in self._arenas),
             engine=self._engine.name,
+            staging_bytes=self.staging_bytes,
             poller=poller,
             growing=not growth.ended,
             growth_error=growth.error,
@@ -128,9 +184,20 @@ class Machinery:
         shapes = ((arena.descriptor, arena.row_bytes, arena.num_rows) for arena in self._arenas)
         return tuple(PoolFile(descriptor, *shape) for descriptor, *shape in shapes if descriptor is not None)
 
+    def slot_views(self, group_idx: int, slots: Sequence[int]) -> list[memoryview]:
+        """The payload of each of these slots."""
+        arena, chunk_bytes = self._rows_of_group[group_idx]
+        return arena.row_views(slots, chunk_bytes)
+
+    def keep_memory(self) -> None:
+        """Never unmap the slots: somebody outside may touch them even after `free`."""
+        self._keeps_memory = True
+
     def synchronize(self) -> None:
         """Block until every stream has ended what it was given, or cannot any more because the device has failed."""
-        for wait in (self.submission.flush, *(handler.synchronize for handler in self.handlers)):
+        flushes = [partial(self.flush, [handler]) for handler in _THREADS]
+        waits: list[Callable[[], None]] = [*flushes, *(handler.synchronize for handler in self.handlers)]
+        for wait in waits:
             try:
                 wait()
             except Exception as error:  # noqa: BLE001 - what has failed runs nothing, which is what is asked here
@@ -143,7 +210,7 @@ class Machinery:
             BrokenError: something could not be given back; the message lists what.
         """
         self.growth.stop()
-        steps: list[Callable[[], None]] = [self.submission.stop]
+        steps: list[Callable[[], None]] = [thread.stop for thread in self.submissions]
         steps += [handler.close for handler in self.handlers]
         steps += [self._free_arenas]
         if self._owns_device:
@@ -159,10 +226,13 @@ class Machinery:
             raise BrokenError(f"close: {len(errors)} of {len(steps)} steps failed: {errors}") from errors[0]
 
     def _free_arenas(self) -> None:
-        if not self.growth.join():
+        grown = self.growth.join()
+        if self._keeps_memory or not grown:
             for arena in self._arenas:
                 arena.abandon()
             keep_for_good(self._arenas, self._device)
+            if grown:
+                return
             raise BrokenError(f"the thread that pins memory hangs: {self.growth!r} stays mapped")
         errors: list[OSError] = []
         for arena in self._arenas:
@@ -176,7 +246,10 @@ class Machinery:
     def abandon(self, *objects: object) -> None:
         """Leave everything that a straggler may touch where it is, for good, `objects` too (I2)."""
         self.growth.stop()
-        self.submission.stop(join=False)
+        for thread in self.submissions:
+            thread.stop(join=False)
+        for handler in self.handlers:
+            handler.abandon()
         for arena in self._arenas:
             arena.abandon()
         keep_for_good(self._tensors, self._arenas, self.handlers, self._device, *objects)

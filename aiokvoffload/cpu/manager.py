@@ -26,9 +26,10 @@ from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.event_log import EventLog
 from aiokvoffload.cache.key_check import KeyCheck, as_sequence
 from aiokvoffload.cache.offers import OfferCounter
+from aiokvoffload.cache.pool import PoolStatistics
 from aiokvoffload.cache.sole_cache import SoleCache
 from aiokvoffload.cache.statistics import ManagerCounts, ManagerStatistics
-from aiokvoffload.cache.tier_cache import Record, TierCache
+from aiokvoffload.cache.tier_cache import Record, Reservation, TierCache
 from aiokvoffload.cache.tokens import TokenBook
 from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.config import GroupConfig
@@ -70,7 +71,7 @@ class CPUOffloadingManager(OffloadingManager):
         pools: Sequence[PoolShape],
         *,
         groups: Sequence[GroupConfig],
-        policy: str = "adaptive",
+        policy: str = "lru",
         store_threshold: int = 1,
         store_tracker_keys: int = 64_000,
         max_pending_events: int = 10_000,
@@ -90,6 +91,8 @@ class CPUOffloadingManager(OffloadingManager):
         self._events = EventLog(CPU_MEDIUM, CPU_TIER, num_groups=len(groups), max_events=max_pending_events)
         self._counts = ManagerCounts()
         self._discarded = DiscardPile()
+        self._pool_of_group = {group_idx: index for index, pool in enumerate(pools) for group_idx in pool.groups}
+        self._quarantined: set[int] = set()
 
     def lookup(self, key: OffloadKey, ctx: ReqContext) -> LookupResult:
         """Say what `key` is now; changes nothing."""
@@ -135,24 +138,79 @@ class CPUOffloadingManager(OffloadingManager):
         keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
+        uses = self._uses_of(ctx)
+        absent = self._count_use(keys, uses)
+        wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
+        self._counts.filtered += len(absent) - len(wanted)
+        if not wanted:
+            return self._nothing_to_store()
+        reservation = self._cache.reserve(wanted, keys, uses.used.keys(), uses.chain_number)
+        if reservation is None:
+            self._counts.refused += len(wanted)
+            return None
+        self._counts.refused += len(wanted) - len(reservation[0][0])
+        return self._reserved(reservation)
+
+    def prepare_promotion(
+        self, keys: Sequence[OffloadKey], ctx: ReqContext, *, own_may_leave: bool = False
+    ) -> PrepareStoreOutput | None:
+        """`prepare_store` for chunks that a lower tier has: each is worth its slot, however seldom it was offered.
+
+        Args:
+            keys: absent, of one group.
+            ctx: who wants them.
+            own_may_leave: where nothing else can leave, the request's own keys may, unless they are pinned: a chain may
+                be longer than this tier, and what a load has copied is needed here no more.
+        """
+        keys = as_sequence(keys)
+        uses = self._uses_of(ctx)
+        absent = self._count_use(keys, uses)
+        if not absent:
+            return self._nothing_to_store()
+        reservation = self._cache.reserve(absent, keys, uses.used.keys(), uses.chain_number)
+        if reservation is None and own_may_leave:
+            # Under a new number, since whatever was given under the request's own is never looked at.
+            reservation = self._cache.reserve(absent, keys, frozenset(), next(self._chain_numbers))
+        return None if reservation is None else self._reserved(reservation)
+
+    def quarantine_store(self, token: int) -> None:
+        """Drop the keys of a store that may never end; its slots are quarantined until `complete_store`."""
+        record = self._stores.peek(token)
+        if record is None or token < self._stores.epoch_start or token in self._quarantined:
+            return
+        self._counts.failed_stores += len(self._cache.keys_of(record))
+        self._cache.quarantine_write(record)
+        self._quarantined.add(token)
+
+    def pin(self, keys: Sequence[OffloadKey]) -> PrepareLoadOutput:
+        """`prepare_load` for a lower tier that reads the leading keys: no use is counted. Ends by `complete_load`."""
+        readable, slots, record = self._cache.pin_leading(as_sequence(keys))
+        return PrepareLoadOutput(self._loads.issue(record if readable else None), readable, CPULoadStoreSpec.of(slots))
+
+    def first_to_leave(self, count: int) -> Sequence[OffloadKey]:
+        """The readable keys among the `count` of each pool that come first in the order of leaving; none leaves."""
+        return self._cache.first_to_leave(count)
+
+    def slots_for(self, group_idx: int) -> PoolStatistics:
+        """Slots by state of the pool that a group uses."""
+        return self._cache.statistics()[self._pool_of_group[group_idx]]
+
+    def _count_use(self, keys: Sequence[OffloadKey], uses: RequestUses) -> Sequence[OffloadKey]:
+        """Count a use of each key that this request had not used; returns those that are absent, as one chain."""
         chain = self._cache.in_chain_order(keys)
         absent = self._cache.absent(chain)
-        uses = self._uses_of(ctx)
         new = uses.count_use(chain)
         if absent is chain:
             self._cache.access_absent(new, uses.chain_number)
         else:
             self._cache.access(new, uses.chain_number)
-        wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
-        self._counts.filtered += len(absent) - len(wanted)
-        if not wanted:
-            return PrepareStoreOutput(self._stores.issue(None), (), CPULoadStoreSpec.of(()), ())
-        reservation = self._cache.reserve(wanted, keys, uses.used.keys(), uses.chain_number)
-        if reservation is None:
-            self._counts.refused += len(wanted)
-            return None
+        return absent
+
+    def _nothing_to_store(self) -> PrepareStoreOutput:
+        return PrepareStoreOutput(self._stores.issue(None), (), CPULoadStoreSpec.of(()), ())
+
+    def _reserved(self, reservation: Reservation) -> PrepareStoreOutput:
         (to_store, slots, record), evicted = reservation
-        self._counts.refused += len(wanted) - len(to_store)
         if evicted:
             self._counts.evicted += len(evicted)
             self._events.removed(evicted[::-1], RemovalReason.EVICTED)
@@ -165,8 +223,10 @@ class CPUOffloadingManager(OffloadingManager):
         is_current = token >= self._stores.epoch_start
         if record is None:
             return is_current
-        if not is_current:
+        if token in self._quarantined or not is_current:
+            self._quarantined.discard(token)
             self._cache.abandon_write(record)
+            is_current = False
         else:
             stored = self._cache.complete_write(record, failed)
             self._counts.stored += len(stored)

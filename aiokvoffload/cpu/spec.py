@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Sequence
 
-from aiokvoffload.base import CanonicalKVCaches, OffloadingManager, OffloadingSpec
+from aiokvoffload.base import CanonicalKVCaches, OffloadingManager, OffloadingSpec, TierShape
 from aiokvoffload.config import CPUOffloadingConfig, Mode
 from aiokvoffload.copy.arena import ArenaOptions
 from aiokvoffload.cpu.common import PoolShape, chunk_bytes_by_group, plan_pools
@@ -11,7 +11,11 @@ from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.cpu.manager import CPUOffloadingManager
 from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import ConfigError, ModeError
-from aiokvoffload.service.service import OffloadingService, Parts, ServiceLimits
+from aiokvoffload.service.parts import Parts, ServiceLimits, TierParts
+from aiokvoffload.service.service import OffloadingService
+
+TiersMaker = Callable[[CPUOffloadingManager, Sequence[PoolShape], TierShape], TierParts]
+"""Makes what lies below CPU memory, for its manager, its pools and the shape of chunks."""
 
 
 class CPUOffloadingSpec(OffloadingSpec):
@@ -78,6 +82,7 @@ class CPUOffloadingSpec(OffloadingSpec):
             device=open_device(config.device) if device is None else device,
             mode=config.mode,
             close_timeout_s=config.close_timeout_s,
+            copy=config.copy,
             owns_device=device is None,
             options=ArenaOptions(memory=config.host_memory, piece_bytes=config.pin_piece_bytes, grows=grows),
         )
@@ -87,12 +92,14 @@ class CPUOffloadingSpec(OffloadingSpec):
         kv_caches: CanonicalKVCaches | Sequence[CanonicalKVCaches],
         *,
         wrap_manager: Callable[[OffloadingManager], OffloadingManager] | None = None,
+        make_tiers: TiersMaker | None = None,
     ) -> OffloadingService:
         """The service, to be entered with `async with`.
 
         Args:
             kv_caches: the GPU memory; several entries make one worker each, in rank order.
             wrap_manager: replaces the manager by what it returns, to observe its calls.
+            make_tiers: makes what lies below CPU memory; called on a thread.
 
         Raises:
             ModeError: the configuration is for stepped use.
@@ -111,7 +118,12 @@ class CPUOffloadingSpec(OffloadingSpec):
         )
 
         def build() -> Parts:
-            manager: OffloadingManager = self.get_manager(ranks[0], num_workers=len(ranks), grows=True)
+            primary = self.get_manager(ranks[0], num_workers=len(ranks), grows=True)
+            tiers = None
+            if make_tiers is not None:
+                shape = TierShape(chunk_bytes_by_group(config, ranks[0]), len(ranks))
+                tiers = make_tiers(primary, self._pools(ranks[0], len(ranks)), shape)
+            manager: OffloadingManager = primary if tiers is None else tiers.manager
             workers: list[CPUOffloadingWorker] = []
             with contextlib.ExitStack() as undo:
                 device = open_device(config.device)
@@ -120,7 +132,7 @@ class CPUOffloadingSpec(OffloadingSpec):
                     worker = self.get_worker(rank, num_workers=len(ranks), device=device, grows=True)
                     undo.callback(worker.close)
                     workers.append(worker)
-                parts = Parts(manager if wrap_manager is None else wrap_manager(manager), workers, device)
+                parts = Parts(manager if wrap_manager is None else wrap_manager(manager), workers, device, tiers)
                 undo.pop_all()
             return parts
 

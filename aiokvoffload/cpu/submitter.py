@@ -3,11 +3,13 @@
 Knows which failures are the job's and which the device's. Whatever happens in here, the job ends once (I1).
 """
 
+from collections.abc import Iterator
 from functools import partial
 from typing import cast
 
 from aiokvoffload.base import Event, Stream
-from aiokvoffload.cpu.jobs import Job
+from aiokvoffload.copy.engine import Step
+from aiokvoffload.cpu.jobs import Job, Released
 from aiokvoffload.cpu.ledger import JobLedger
 from aiokvoffload.cpu.machinery import Machinery
 from aiokvoffload.cpu.threads import Handover
@@ -34,7 +36,7 @@ class Submitter:
         *,
         ledger: JobLedger,
         handover: Handover,
-        poller: Poller[Job],
+        poller: Poller[Job | Released],
     ) -> None:
         self._device, self._machinery = device, machinery
         self._ledger, self._handover, self._poller = ledger, handover, poller
@@ -42,17 +44,21 @@ class Submitter:
     def enqueue_there(self, job: Job) -> None:
         """Leave it to the submission thread, whose driver calls may be slow."""
         try:
-            self._machinery.submission.put(partial(self._enqueue, job))
+            self._machinery.submit(job.handler, _Enqueueing(self, job))
         except Exception as error:  # noqa: BLE001 - the job was accepted, so its transfer tells (I1)
             job.fail(error)
             self._track(job)
 
-    def _enqueue(self, job: Job) -> None:
-        """On the submission thread."""
+    def may_begin(self, job: Job) -> bool:
+        """Whether what `job` waits for is on the device, so that it can be waited for there."""
+        return self._ledger.broken is not None or all(earlier.enqueued for earlier in job.waits_for)
+
+    def enqueue(self, job: Job) -> Iterator[Step]:
+        """On the submission thread, step by step."""
         if self._ledger.broken is not None:
             return
         try:
-            self._machinery.handlers[job.handler].enqueue(job)
+            yield from self._machinery.handlers[job.handler].enqueue(job)
         finally:
             self._handover.post(partial(self._track_and_look, job))
         self._device.synchronize_clock()
@@ -64,12 +70,13 @@ class Submitter:
         that cannot be made to wait may overwrite what is being read, so the job has failed.
         """
         try:
-            if not all(earlier.enqueued for earlier in job.waits_for):
-                self._machinery.submission.flush()
-            self._machinery.handlers[job.handler].enqueue(job)
+            if late := {earlier.handler for earlier in job.waits_for if not earlier.enqueued}:
+                self._machinery.flush(late)
+            for _ in self._machinery.handlers[job.handler].enqueue(job):
+                pass  # a step that waits for the device is tried again at once: nothing else may come between
             if job.end is not None:
                 stream = cast("Stream", after) if is_stream(after) else self._device.current_stream()
-                self._device.wait(stream, job.end)
+                self._device.wait(stream, job.released if job.released is not None and not job.failure else job.end)
         except BrokenError as error:  # the job was accepted, so its transfer tells (I1)
             self._ledger.break_down(error)
         except BaseException as error:
@@ -92,7 +99,24 @@ class Submitter:
             self._ledger.break_down(BrokenError(job.failure))
             return
         job.transfer.mark_enqueued(job.end, failure=job.failure)
+        if job.released is not None:
+            self._poller.track(self._machinery.queue_of_released(job.handler), Released(job))
         self._poller.track(job.handler, job)
 
     def __repr__(self) -> str:
-        return f"Submitter({self._machinery.submission!r})"
+        return f"Submitter({self._machinery.submissions!r})"
+
+
+class _Enqueueing:
+    """One job as work of the submission thread."""
+
+    __slots__ = ("_job", "_submitter")
+
+    def __init__(self, submitter: Submitter, job: Job) -> None:
+        self._submitter, self._job = submitter, job
+
+    def ready(self) -> bool:
+        return self._submitter.may_begin(self._job)
+
+    def run(self) -> Iterator[Step]:
+        return self._submitter.enqueue(self._job)

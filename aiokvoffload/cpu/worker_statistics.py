@@ -45,6 +45,7 @@ class WorkerStatistics:
         pinned_bytes: the part of that which the device can copy from and to directly.
         engine: name of the copy engine in use.
         poller: completions and their lag.
+        staging_bytes: GPU memory of the rings between a copy's stages.
         growing: whether more of the memory is still to come.
         growth_error: why the rest of it never will; empty if it did, or may.
     """
@@ -57,6 +58,7 @@ class WorkerStatistics:
     poller: PollerStatistics
     growing: bool = False
     growth_error: str = ""
+    staging_bytes: int = 0
 
     @property
     def stored_bytes(self) -> int:

@@ -36,6 +36,7 @@ class CudaDriver:
 
     Args:
         ordinal: the device's index, as torch counts.
+        library: how ctypes calls it.
 
     Attributes:
         has_batch_copy: whether the driver has `cuMemcpyBatchAsync` (12.8 and later).
@@ -44,8 +45,8 @@ class CudaDriver:
         OSError: there is no driver, or it refuses.
     """
 
-    def __init__(self, ordinal: int) -> None:
-        self._lib = ctypes.CDLL("libcuda.so.1")
+    def __init__(self, ordinal: int, *, library: type[ctypes.CDLL] = ctypes.CDLL) -> None:
+        self._lib = library("libcuda.so.1")
         self._declare("cuMemHostRegister_v2", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
         self._declare("cuMemHostUnregister", ctypes.c_void_p)
         self._declare("cuMemcpyAsync", ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
@@ -92,15 +93,20 @@ class CudaDriver:
         Raises:
             OSError: the driver refused; which copies it took is not known.
         """
+        with self.current():
+            self._enqueue_batch(dst_array, src_array, size_array, count=count, stream=stream, ordered=ordered)
+
+    def _enqueue_batch(
+        self, dst_array: int, src_array: int, size_array: int, *, count: int, stream: int, ordered: bool
+    ) -> None:
         order = _ACCESS_IN_STREAM_ORDER if ordered else _ACCESS_ANY_TIME
         attributes, first = _MemcpyAttributes(src_access_order=order), ctypes.c_size_t(0)
         shared = (dst_array, src_array, size_array, count, ctypes.addressof(attributes), ctypes.addressof(first), 1)
-        with self._current():
-            if self._batch_has_fail_index:
-                failed = ctypes.c_size_t(0)
-                code = self._batch(*shared, ctypes.addressof(failed), stream)
-            else:
-                code = self._batch(*shared, stream)
+        if self._batch_has_fail_index:
+            failed = ctypes.c_size_t(0)
+            code = self._batch(*shared, ctypes.addressof(failed), stream)
+        else:
+            code = self._batch(*shared, stream)
         self._check("cuMemcpyBatchAsync", code)
 
     def copy(self, dst_ptr: int, src_ptr: int, size_bytes: int, *, stream: int) -> None:
@@ -109,7 +115,7 @@ class CudaDriver:
         Raises:
             OSError: the driver refused.
         """
-        with self._current():
+        with self.current():
             self._call("cuMemcpyAsync", dst_ptr, src_ptr, size_bytes, stream)
 
     def register(self, address: int, size_bytes: int) -> None:
@@ -118,7 +124,7 @@ class CudaDriver:
         Raises:
             OSError: the driver refused; nothing is pinned.
         """
-        with self._current():
+        with self.current():
             self._call("cuMemHostRegister_v2", address, size_bytes, _REGISTER_PORTABLE)
 
     def unregister(self, address: int) -> None:
@@ -127,7 +133,7 @@ class CudaDriver:
         Raises:
             OSError: the driver refused.
         """
-        with self._current():
+        with self.current():
             self._call("cuMemHostUnregister", address)
 
     def close(self) -> None:
@@ -139,7 +145,7 @@ class CudaDriver:
         self._call("cuDevicePrimaryCtxRelease_v2", self._device)
 
     @contextmanager
-    def _current(self) -> Iterator[None]:
+    def current(self) -> Iterator[None]:
         """Push and pop, so that a thread's own current device stays what it was."""
         self._call("cuCtxPushCurrent_v2", self._context)
         try:

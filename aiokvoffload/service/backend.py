@@ -1,16 +1,17 @@
 """What all requests of one service share: the manager, the workers, the bus, and the count of jobs."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from aiokvoffload.base import OffloadingManager, OffloadingWorker, OffloadKey
+from aiokvoffload.base import OffloadingManager, OffloadingWorker, OffloadKey, ReqContext
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import BrokenError, BusyError, ClosedError, OffloadError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.pump import Pump
 from aiokvoffload.service.run_size import RunSize
 from aiokvoffload.service.running_store import RunningStore
+from aiokvoffload.tiering.chain.walk import PromotionWalk
 
 
 class LiveFlow(Protocol):
@@ -35,6 +36,34 @@ class LiveFlow(Protocol):
 
     def abandon(self, error: OffloadError) -> None:
         """Its copies did not end in time: its waiters get the error, its blocks never count as free."""
+        ...
+
+
+class LowerTiers(Protocol):
+    """What lies below CPU memory; a service may have nothing there."""
+
+    def promote(
+        self,
+        keys: Sequence[OffloadKey],
+        ctx: ReqContext,
+        *,
+        excluded: Collection[str] = (),
+        on_change: Callable[[], None] = ...,
+        holds: bool = False,
+    ) -> PromotionWalk | None:
+        """Begin to bring a chain up; `None` if its first key is in no tier that may be asked."""
+        ...
+
+    def prefetch(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
+        """Begin to bring up what a lookup counts; returns how many keys are on their way."""
+        ...
+
+    def cascade(self) -> None:
+        """Begin what is to go down."""
+        ...
+
+    def room_changed(self) -> None:
+        """Slots of CPU memory may have become free."""
         ...
 
 
@@ -73,6 +102,7 @@ class Backend:
         self.broken: BrokenError | None = None
         self.flows: set[LiveFlow] = set()
         self.running_stores: dict[OffloadKey, RunningStore] = {}
+        self.depth: LowerTiers | None = None
         self._max_jobs_in_flight = max_jobs_in_flight
         self._max_waiting_transfers = max_waiting_transfers
         self.pump = Pump(self.has_room)
@@ -129,12 +159,24 @@ class Backend:
         """Count the end of a job; a flow may be waiting for the room."""
         self.jobs_in_flight -= 1
         self.pump.room_changed()
+        self.room_changed()
+
+    def room_changed(self) -> None:
+        """Slots may have become free, or evictable: a promotion may be waiting for them."""
+        if self.depth is not None:
+            self.depth.room_changed()
 
     def forget_running(self, running: RunningStore, keys: Sequence[OffloadKey]) -> None:
         """`running` is over. After a reset a key may belong to a newer store, which stays."""
         for key in keys:
             if self.running_stores.get(key) is running:
                 del self.running_stores[key]
+
+    def stored(self) -> None:
+        """A store has been completed: tell subscribers, and let it go further down."""
+        self.publish()
+        if self.depth is not None:
+            self.depth.cascade()
 
     def publish(self) -> None:
         """Tell subscribers what the manager changed."""

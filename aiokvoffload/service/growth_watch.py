@@ -4,7 +4,7 @@ Knows counts; knows nothing of memory. Lives on the loop's thread.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from aiokvoffload.base import OffloadingManager, OffloadingWorker, PoolGrowth
@@ -17,10 +17,17 @@ class GrowthWatch:
     Args:
         manager: is told of new slots.
         workers: tell of theirs, in rank order.
+        on_more: called when the manager has been told.
     """
 
-    def __init__(self, manager: OffloadingManager, workers: Sequence[OffloadingWorker]) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        manager: OffloadingManager,
+        workers: Sequence[OffloadingWorker],
+        *,
+        on_more: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._manager, self._on_more = manager, on_more
         self._by_rank: list[PoolGrowth | None] = [None] * len(workers)
         self._settled = asyncio.Event()
         self._closed = False
@@ -63,6 +70,7 @@ class GrowthWatch:
             return
         if common.ready_slots is not None:
             self._manager.grow(common.ready_slots, ended=common.ended)
+            self._on_more()
         if common.ended:
             self._settled.set()
 

@@ -1,4 +1,4 @@
-"""`request.load`, from keys to result: pin what is readable, await what is being stored, stop at a miss."""
+"""`request.load`, from keys to result: pin what is readable, await what is on its way, stop at a miss."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,13 +12,12 @@ from aiokvoffload.base import (
     Stream,
     Transfer,
 )
-from aiokvoffload.cpu.common import CPU_TIER
+from aiokvoffload.service.ascent import Ascent
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.flow import RESET_MEANWHILE, TransferFlow
 from aiokvoffload.service.job import JobOutcome
 from aiokvoffload.service.pump import Lane, Progress
 from aiokvoffload.service.results import LoadResult
-from aiokvoffload.service.running_store import RunningStore
 from aiokvoffload.service.segments import Segment
 
 
@@ -37,6 +36,7 @@ class LoadFlow(TransferFlow[LoadResult]):
         super().__init__(backend, lane, ctx=ctx, segments=segments, after=after)
         # How many leading keys of each segment can still arrive: cut by a miss, a failure, a reset or a stop.
         self._limits = [len(segment.keys) for segment in segments]
+        self._ascent = Ascent(backend, ctx, self._wake)
 
     def _step_run(self, segment: Segment, run: Sequence[OffloadKey]) -> Progress:
         manager = self._backend.manager
@@ -53,14 +53,12 @@ class LoadFlow(TransferFlow[LoadResult]):
         if served == len(run):
             return self._advance(segment, served)
         self._position += served
-        running = self._backend.running_stores.get(run[served])
-        if running is None:
-            self._cut(self._segment_idx, self._position)
-            return self._next_segment()
-        running.on_end(self._resume)
-        return Progress.PARKED
+        if self._ascent.waits_for(segment.keys, self._position):
+            return Progress.PARKED
+        self._cut(self._segment_idx, self._position)
+        return self._next_segment()
 
-    def _resume(self, _: RunningStore) -> None:
+    def _wake(self) -> None:
         self._backend.pump.wake(self._lane)
 
     def _load(self, segment: Segment, prepared: PrepareLoadOutput) -> None:
@@ -70,6 +68,7 @@ class LoadFlow(TransferFlow[LoadResult]):
         def submission(worker: OffloadingWorker, job_id: int, after: Stream | Event | None) -> Callable[[], Transfer]:
             return partial(worker.submit_load, job_id, prepared.spec, blocks, after=after, expedited=expedited)
 
+        self._ascent.use(prepared.keys)
         self._submit(prepared.keys, submission, partial(self._loaded, self._segment_idx, self._position, prepared))
 
     def _loaded(self, segment_idx: int, first_chunk: int, prepared: PrepareLoadOutput, outcome: JobOutcome) -> None:
@@ -100,6 +99,7 @@ class LoadFlow(TransferFlow[LoadResult]):
         if self._walking:
             for segment_idx in range(self._segment_idx, len(self._segments)):
                 self._cut(segment_idx, self._position if segment_idx == self._segment_idx else 0)
+            self._ascent.end()
         super()._end_walk()
 
     def _unserved(self) -> tuple[OffloadKey, ...]:
@@ -110,6 +110,6 @@ class LoadFlow(TransferFlow[LoadResult]):
         served_by_group = [0] * len(self._backend.groups)
         for segment, limit in zip(self._segments, self._limits, strict=True):
             served_by_group[segment.group_idx] = limit
-        served = sum(served_by_group)
-        sources = ((CPU_TIER, served),) if served else ()
+        served = (segment.keys[:limit] for segment, limit in zip(self._segments, self._limits, strict=True))
+        sources = self._ascent.sources(served)
         return LoadResult(tuple(served_by_group), self._unserved(), sources, self._moved_bytes, self._error)

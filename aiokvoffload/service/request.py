@@ -177,11 +177,19 @@ class Request:
         else:
             self._backend.pump.push(self._lane, TouchFlow(self._backend.manager, self._ctx, keys, run_keys=run_keys))
 
-    def prefetch(self, keys: Sequence[OffloadKey]) -> int:
-        """Begin to bring chunks up from lower tiers; returns how many are on their way: none, without a lower tier."""
+    def prefetch(self, keys: Sequence[OffloadKey] | KeysByGroup) -> int:
+        """Begin to bring chunks up into CPU memory, as far as they can be served; it goes on when the request is left.
+
+        Args:
+            keys: as for `lookup`.
+
+        Returns:
+            How many chunks are to come up because of this call: none, without a lower tier.
+        """
         self._require_open("prefetch")
-        is_flat(keys, len(self._backend.groups))
-        return 0
+        flat = is_flat(keys, len(self._backend.groups))
+        depth, chains = self._backend.depth, cast("KeysByGroup", [keys] if flat else keys)
+        return 0 if depth is None else sum(depth.prefetch(chain, self._ctx) for chain in chains)
 
     def on_released(self, callback: Callable[[], None]) -> None:
         """Call `callback()` once the request has been left and no copy touches its GPU blocks.
@@ -274,8 +282,8 @@ class Request:
                 self._backend.pump.leave(self._lane)
         if flows:
             raise ArgumentError(
-                f"protect_source cannot be True while an earlier load of request {self.req_id!r} waits for a store of "
-                "its keys: await that load first"
+                f"protect_source cannot be True while an earlier load of request {self.req_id!r} waits for chunks on "
+                "their way: await that load first"
             )
 
     def _fits_one_step(self, segments: Sequence[Segment], lane: Lane) -> bool:

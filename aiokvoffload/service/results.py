@@ -5,6 +5,7 @@ from typing import Any
 
 from aiokvoffload.base import OffloadKey
 from aiokvoffload.events import EventBusStatistics
+from aiokvoffload.tiering.chain.statistics import TierStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,8 @@ class LoadResult:
         served_by_group: for each KV-cache group, how many leading keys of it arrived.
         failed_keys: the keys that did not arrive, in call order: the caller recomputes them. A key behind the first
             failure of its group counts as failed whatever became of it.
-        sources: for each tier that served keys, its name and how many.
+        sources: from which tier each served key came: for each run of keys from one tier, in call order, its name and
+            how many.
         loaded_bytes: bytes that arrived, over all workers.
         error: why a copy failed, for people; empty if all arrived, or keys were merely absent.
     """
@@ -65,9 +67,17 @@ class StoreResult:
 
 @dataclass(frozen=True, slots=True)
 class ResetResult:
-    """What a reset cleared: readable keys by tier name."""
+    """What a reset cleared.
+
+    Attributes:
+        cleared_by_tier: for each tier that is empty now, its name and how many keys it had.
+        deferred_tiers: tiers that could not be cleared because they do not answer. Nothing is served from them, and
+            they are cleared before they are used again by this service; if it is closed before, what they keep on disk
+            is still there.
+    """
 
     cleared_by_tier: tuple[tuple[str, int], ...]
+    deferred_tiers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,7 @@ class ServiceStatistics:
         manager: the manager's own record.
         workers: each worker's own record, in rank order.
         events: the event bus's own record.
+        tiers: what went to and came from each secondary tier.
     """
 
     requests: int
@@ -93,3 +104,4 @@ class ServiceStatistics:
     manager: Any
     workers: tuple[Any, ...]
     events: EventBusStatistics
+    tiers: tuple[TierStatistics, ...] = ()

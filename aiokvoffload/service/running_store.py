@@ -1,16 +1,22 @@
-"""A store between prepare and complete: what a second store of its keys joins, and what a load of them waits for."""
+"""A write of CPU slots between prepare and complete: what a second store of its keys joins, and what loads wait for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aiokvoffload.base import OffloadKey
 
 
 class RunningStore:
-    """Ends once; tells everyone who asked which keys failed."""
+    """A store from the GPU, or a promotion from a lower tier. Ends once; tells everyone who asked which keys failed.
 
-    __slots__ = ("_waiting", "failed_keys")
+    Args:
+        keys: what it brings, for a promotion.
+        source: name of the tier that it comes from; empty for the GPU.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_waiting", "failed_keys", "keys", "source")
+
+    def __init__(self, keys: Sequence[OffloadKey] = (), source: str = "") -> None:
+        self.keys, self.source = keys, source
         self.failed_keys: frozenset[OffloadKey] | None = None
         self._waiting: list[Callable[[RunningStore], None]] = []
 

@@ -1,62 +1,22 @@
 """The front door: the manager and the workers behind one async service."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
-from aiokvoffload.base import OffloadingManager, OffloadingWorker, PoolFile, PoolGrowth, ReqContext
+from aiokvoffload.base import PoolFile, PoolGrowth, ReqContext
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import CPU_TIER
 from aiokvoffload.device import Device
 from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ClosedError, InternalError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.backend import Backend
+from aiokvoffload.service.depth import Depth
 from aiokvoffload.service.growth_watch import GrowthWatch
+from aiokvoffload.service.parts import Parts, ServiceLimits, TierParts
 from aiokvoffload.service.pump import Turnstile
 from aiokvoffload.service.request import Request
 from aiokvoffload.service.results import ResetResult, ServiceStatistics
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a service is made of, ready to run.
-
-    Attributes:
-        manager: facts, for all workers.
-        workers: bytes, in rank order, slot for slot in step with the manager.
-        device: closed after the workers; `None` if somebody else closes it.
-    """
-
-    manager: OffloadingManager
-    workers: Sequence[OffloadingWorker]
-    device: Device | None = None
-
-    def close(self) -> None:
-        """Give back parts that were made and never used; from a plain thread."""
-        for worker in self.workers:
-            worker.close()
-        if self.device is not None:
-            self.device.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceLimits:
-    """Bounds of a service (I11).
-
-    Attributes:
-        max_run_keys: most keys handled in one go, so that the loop stays free (I10).
-        max_run_fragments: most copies submitted in one go, for the same reason.
-        max_waiting_transfers: loads and stores that wait for their turn.
-        max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
-        max_pending_events: events a subscriber may lag behind unless it asks for another bound.
-    """
-
-    max_run_keys: int
-    max_run_fragments: int
-    max_jobs_in_flight: int
-    max_waiting_transfers: int
-    max_pending_events: int
 
 
 class OffloadingService:
@@ -76,6 +36,7 @@ class OffloadingService:
         self._parts: Parts | None = None
         self._backend: Backend | None = None
         self._growth: GrowthWatch | None = None
+        self._depth: Depth | None = None
         self._turnstile = Turnstile()
         self._requests: dict[str, Request] = {}
         self._ended_loads = self._ended_stores = 0
@@ -119,18 +80,47 @@ class OffloadingService:
             on_end=self._request_ended,
         )
 
-    async def reset(self) -> ResetResult:
+    async def reset(self, *, tiers: Collection[str] | None = None) -> ResetResult:
         """Forget everything that is cached, because the model's weights changed, say.
 
         Loads and stores that run go on to their end (I2), but their results say that nothing was served or stored.
+        From the call on nothing is served that was there before, though clearing a lower tier may take time.
+
+        Args:
+            tiers: names of those to clear, `"cpu"` the primary one; by default all. Chunks that only a tier that is not
+                named has will still be served.
+
+        Raises:
+            ArgumentError: there is no such tier; nothing has been cleared.
+            ClosedError: the service is not open.
         """
-        backend = self._require_open("reset")
+        backend, depth = self._require_open("reset"), self._depth
+        lower = depth.chain.names if depth is not None else ()
+        names = (CPU_TIER, *lower) if tiers is None else tuple(tiers)
+        if unknown := [name for name in names if name not in (CPU_TIER, *lower)]:
+            raise ArgumentError(f"tiers must be among {[CPU_TIER, *lower]}, got {unknown[0]!r}")
+        resets = [] if depth is None else [name for name in lower if name in names]
+        cleared: dict[str, int | None] = {}
+        # No await before all of this: whatever is asked for next must find nothing old in any tier.
+        if CPU_TIER in names:
+            cleared[CPU_TIER] = self._reset_primary(backend)
+        if depth is not None and resets:
+            cleared |= await depth.chain.reset(resets)
+        return ResetResult(
+            tuple((name, count) for name, count in cleared.items() if count is not None),
+            tuple(name for name, count in cleared.items() if count is None),
+        )
+
+    def _reset_primary(self, backend: Backend) -> int:
         cleared = backend.manager.reset_cache()
         backend.running_stores.clear()
         for flow in tuple(backend.flows):
             flow.void()
+        if self._depth is not None:
+            self._depth.chain.refuse_cascades()
+        backend.room_changed()
         backend.publish()
-        return ResetResult(((CPU_TIER, cleared),))
+        return cleared
 
     async def wait_grown(self) -> PoolGrowth:
         """Wait until all memory for slots is ready, or no more will be: `error` says so then.
@@ -175,6 +165,7 @@ class OffloadingService:
             manager=backend.manager.statistics(),
             workers=tuple(worker.statistics() for worker in backend.workers),
             events=self.events.statistics(),
+            tiers=() if self._depth is None else self._depth.statistics(),
         )
 
     def check_integrity(self) -> None:
@@ -196,8 +187,7 @@ class OffloadingService:
             raise ClosedError("the service was closed while it was being opened")
         for worker in parts.workers:
             worker.bind()
-        self._parts = parts
-        self._backend = Backend(
+        backend = Backend(
             manager=parts.manager,
             workers=parts.workers,
             bus=self.events,
@@ -207,10 +197,27 @@ class OffloadingService:
             max_jobs_in_flight=self._limits.max_jobs_in_flight,
             max_waiting_transfers=self._limits.max_waiting_transfers,
         )
-        self._growth = GrowthWatch(parts.manager, parts.workers)
+        if parts.tiers is not None:
+            self._depth = backend.depth = await self._open_tiers(backend, parts, parts.tiers)
+        self._parts, self._backend = parts, backend
+        self._growth = GrowthWatch(parts.manager, parts.workers, on_more=backend.room_changed)
         self._pump_task = asyncio.create_task(self._backend.pump.run(), name="aiokvoffload-pump")
         self._pump_task.add_done_callback(self._pump_ended)
         return self
+
+    async def _open_tiers(self, backend: Backend, parts: Parts, tiers: TierParts) -> Depth:
+        depth = Depth(backend, tiers)
+        try:
+            await depth.chain.open()
+        except BaseException:
+            # In a task of its own, so that a second cancellation stops the waiting and not the closing.
+            await asyncio.shield(asyncio.create_task(_close_unused(parts), name="aiokvoffload-discard"))
+            raise
+        if self.closed:
+            await depth.chain.aclose(tiers.close_timeout_s)
+            await _close_unused(parts)
+            raise ClosedError("the service was closed while it was being opened")
+        return depth
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
@@ -236,18 +243,32 @@ class OffloadingService:
         if self._growth is not None:
             self._growth.close()
         backend.stop_flows()
+        left = await self._close_tiers(parts)
         ends = await asyncio.gather(*(worker.aclose() for worker in parts.workers), return_exceptions=True)
         errors = [end for end in ends if isinstance(end, BaseException)]
         await self._end_pump()
+        backend.publish()
         self.events.close()
         if errors:
-            left = sorted({flow.req_id for flow in backend.flows})
-            error = AbandonedError(f"{'; '.join(str(error) for error in errors)}; left by requests {left}")
+            requests = sorted({flow.req_id for flow in backend.flows})
+            error = AbandonedError(f"{'; '.join([*map(str, errors), *left])}; left by requests {requests}")
             for flow in tuple(backend.flows):
                 flow.abandon(error)
             raise error from errors[0]
         if parts.device is not None:
             await asyncio.to_thread(parts.device.close)
+        if left:
+            raise AbandonedError(f"the close left behind: {'; '.join(left)}")
+
+    async def _close_tiers(self, parts: Parts) -> list[str]:
+        """Before the workers unmap what the tiers read and write; returns what is left of them."""
+        if self._depth is None or parts.tiers is None:
+            return []
+        left = await self._depth.chain.aclose(parts.tiers.close_timeout_s)
+        if self._depth.chain.unreturned:
+            for worker in parts.workers:
+                worker.keep_memory()
+        return left
 
     def _pump_ended(self, task: asyncio.Task[None]) -> None:
         """Without it nothing would ever be submitted: whoever waits for that must hear of it (I1)."""
@@ -296,6 +317,12 @@ async def _build_on_thread(build: Callable[[], Parts]) -> Parts:
         # In a task of its own, so that a second cancellation stops the waiting and not the closing.
         await asyncio.shield(asyncio.create_task(_discard(building), name="aiokvoffload-discard"))
         raise
+
+
+async def _close_unused(parts: Parts) -> None:
+    await asyncio.gather(*(worker.aclose() for worker in parts.workers))
+    if parts.device is not None:
+        await asyncio.to_thread(parts.device.close)
 
 
 async def _discard(building: asyncio.Future[Parts]) -> None:

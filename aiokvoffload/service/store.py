@@ -85,7 +85,7 @@ class StoreFlow(TransferFlow[StoreResult]):
         if not self._backend.manager.complete_store(prepared.token, failed):
             failed = frozenset(keys)  # nothing of it may be read
             self._error = self._error or RESET_MEANWHILE
-        self._backend.publish()
+        self._backend.stored()
         self._backend.forget_running(running, keys)
         self._count(keys, failed)
         running.end(failed)

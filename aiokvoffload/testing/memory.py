@@ -6,8 +6,8 @@ import torch
 
 from aiokvoffload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor
 from aiokvoffload.clock import Clock
-from aiokvoffload.config import Mode
-from aiokvoffload.copy.engines import CopyEngine
+from aiokvoffload.config import CopyConfig, Mode
+from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.device.base import Device
@@ -37,6 +37,7 @@ def make_worker_rig(
     mode: Mode = Mode.AWAITED,
     clock: Clock | None = None,
     engine: CopyEngine | None = None,
+    copy: CopyConfig | None = None,
 ) -> WorkerRig:
     """A CPU worker of one group over fresh tensors."""
     tensors = [
@@ -50,5 +51,6 @@ def make_worker_rig(
         mode=mode,
         clock=clock,
         engine=engine,
+        copy=copy,
     )
     return WorkerRig(worker, device, tensors, blocks_per_chunk, CPULoadStoreSpec, num_slots)

@@ -89,6 +89,7 @@ class PolicyModel:
         room = max(0, self.residents.capacity - len(self.slots) - lost_room)
         before = self.export()
         missing = max(0, len(absent) - room)
+        assert [key for _, key in self.policy.first_to_leave(missing)] == before[:missing]
         victim_count = self.policy.count_victims(missing, protected, chain)
         assert self.export() == before, "counting victims changed something"
         admission = self.policy.admit(absent, room, protected, chain)

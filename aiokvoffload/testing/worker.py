@@ -1,7 +1,7 @@
 """A worker without bytes: it accepts what a real one accepts, and its transfers end when the test says so."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from aiokvoffload.base import (
 )
 from aiokvoffload.config import Mode
 from aiokvoffload.copy.direction import Direction
+from aiokvoffload.cpu.common import PAGE_BYTES
 from aiokvoffload.cpu.worker_statistics import DirectionStatistics, WorkerStatistics
 from aiokvoffload.device.host import HostEvent
 from aiokvoffload.errors import ArgumentError, ClosedError, ModeError
@@ -46,6 +47,8 @@ class MockOffloadingWorker(OffloadingWorker):
         fenced: each stream that was made to wait, with the event it waits for.
         hold_enqueue: while true, accepted jobs count as not yet enqueued until `enqueue` or `finish`.
         submit_error: raised by the next submission, once.
+        pages: what tiers below wrote, or were to read, by group and slot.
+        keeps_memory: whether slots are to stay after a close.
     """
 
     def __init__(self, *, mode: Mode = Mode.AWAITED, hold_enqueue: bool = False) -> None:
@@ -53,6 +56,8 @@ class MockOffloadingWorker(OffloadingWorker):
         self.fenced: list[tuple[Stream, Event]] = []
         self.hold_enqueue = hold_enqueue
         self.submit_error: Exception | None = None
+        self.pages: dict[tuple[int, int], bytearray] = {}
+        self.keeps_memory = False
         self._mode = mode
         self._jobs: dict[int, SubmittedJob] = {}
         self._finished: list[TransferResult] = []
@@ -167,6 +172,13 @@ class MockOffloadingWorker(OffloadingWorker):
     def fragments_per_chunk(self, group_idx: int) -> int:
         """One: nothing is cut short because of it."""
         return 1
+
+    def slot_views(self, group_idx: int, slots: Sequence[int]) -> list[memoryview]:
+        """A page for each slot, in memory of this process, but nothing moves between it and any block."""
+        return [memoryview(self.pages.setdefault((group_idx, slot), bytearray(PAGE_BYTES))) for slot in slots]
+
+    def keep_memory(self) -> None:
+        self.keeps_memory = True
 
     def get_finished(self) -> list[TransferResult]:
         if self._mode is Mode.AWAITED:

@@ -62,3 +62,14 @@ def test_slots_that_come_between_are_free_once_too(steps: list[tuple[int, int]])
         free.give(taken[: count // 2])
         taken = taken[count // 2 :] + free.take(min(count, free.count))
         assert sorted([*taken, *free]) == list(range(num_slots))
+
+
+@given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))
+def test_what_is_removed_is_free_no_more(taken: set[int], removed: set[int]) -> None:
+    runs = FreeRuns(41, taken)
+    for slots in (sorted(removed - taken)[:7], sorted(removed - taken)[7:]):
+        runs.remove(slots)
+    assert sorted(runs) == sorted(set(range(41)) - taken - removed)
+    assert runs.count == 41 - len(taken | removed)
+    runs.give(removed - taken)
+    assert sorted(runs) == sorted(set(range(41)) - taken)

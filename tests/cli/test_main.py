@@ -112,17 +112,19 @@ def test_json_on_standard_output_is_nothing_but_json() -> None:
 
 def test_the_copy_benchmark_reports_both_directions(runner: CliRunner, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    options = ["--chunks", "1", "--device", "host", "--repeat", "2", "--json", str(figures)]
+    sizes = ["--fragment-bytes", "1KiB", "--slot-bytes", "4KiB", "--job-bytes", "8KiB", "--pool-bytes", "64KiB"]
+    options = [*sizes, "--directions", "d2h,h2d", "--device", "host", "--repeat", "2", "--json", str(figures)]
     result = runner.invoke(app, ["bench", "copy", *options])
     assert result.exit_code == 0, result.output
-    assert {"store", "load"} <= json.loads(figures.read_text()).keys()
-    assert "store" in result.output
+    assert [each["ways"] for each in json.loads(figures.read_text())] == ["d2h", "h2d"]
+    assert "d2h" in result.output
 
 
 def test_a_benchmark_that_cannot_work_is_one_line_and_status_2(runner: CliRunner) -> None:
-    result = runner.invoke(app, ["bench", "copy", "--chunk-bytes", "10", "--layers", "3", "--device", "host"])
-    assert result.exit_code == 2
-    assert result.stderr.count("\n") == 1
+    for option in (["--slot-bytes", "10"], ["--slots", "odd"], ["--directions", "up"], ["--engines", "warp"]):
+        result = runner.invoke(app, ["bench", "copy", *option, "--device", "host"])
+        assert result.exit_code == 2
+        assert result.stderr.count("\n") == 1
 
 
 def test_ctrl_c_cancels_what_runs_waits_for_its_end_and_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

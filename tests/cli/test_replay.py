@@ -2,6 +2,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ async def test_two_fragments_that_change_places_turn_the_replay_red(monkeypatch:
         plan = plan_copies(direction, selection)
         return swap_first_two(plan) if direction is Direction.LOAD else plan
 
-    monkeypatch.setattr("aiokvoffload.cpu.handler.plan_copies", plan_wrongly)
+    monkeypatch.setattr("aiokvoffload.copy.engine.plan_copies", plan_wrongly)
     report = await replay(conversation(2), replace(OPTIONS, concurrency=1))
     assert (report.verified_blocks, report.mismatches) == (3, 1)
     assert report.first_mismatch == "line 2, block 0 (hash id 0), tensor 0: 128 words differ"
@@ -117,7 +118,7 @@ async def test_a_load_that_moves_nothing_turns_the_replay_red(monkeypatch: pytes
         plan = plan_copies(direction, selection)
         return replace(plan, sizes=np.zeros_like(plan.sizes)) if direction is Direction.LOAD else plan
 
-    monkeypatch.setattr("aiokvoffload.cpu.handler.plan_copies", plan_nothing)
+    monkeypatch.setattr("aiokvoffload.copy.engine.plan_copies", plan_nothing)
     report = await replay(conversation(2), replace(OPTIONS, concurrency=1))
     assert report.mismatches == report.verified_blocks == 3
 
@@ -128,7 +129,7 @@ async def test_a_load_that_fails_is_counted_and_its_blocks_are_computed(monkeypa
             raise OffloadError("refused")
         return plan_copies(direction, selection)
 
-    monkeypatch.setattr("aiokvoffload.cpu.handler.plan_copies", refuse_loads)
+    monkeypatch.setattr("aiokvoffload.copy.engine.plan_copies", refuse_loads)
     report = await replay(conversation(3), replace(OPTIONS, concurrency=1))
     assert report.failed_loads == report.short_loads == 2
     assert (report.served_blocks, report.mismatches, report.leaks) == (0, 0, 0)
@@ -144,3 +145,32 @@ def test_the_pool_holds_a_few_of_the_longest_prompt_unless_it_is_told_otherwise(
 def test_memory_is_sized_for_whole_pages() -> None:
     sizes = choose_sizes(conversation(1), ReplayOptions(chunk_bytes=4128, cpu_chunks=10), on_host=True)
     assert sizes.cpu_bytes == 10 * 8192
+
+
+async def test_a_second_replay_on_the_same_directory_begins_warm(tmp_path: Path) -> None:
+    """A restart between: the chunks of the first replay are served from disk, every byte compared."""
+    options = replace(OPTIONS, concurrency=1, cpu_chunks=8, disk_dir=tmp_path / "kv", disk_bytes=64 * 4096)
+    first = await replay(conversation(6), options)
+    second = await replay(conversation(6), options)
+    assert first.ok
+    assert second.ok
+    assert first.disk is not None
+    assert second.disk is not None
+    assert (first.disk.warm_chunks, second.disk.warm_chunks) == (0, first.disk.chunks)
+    assert second.served_blocks == second.verified_blocks >= first.served_blocks
+    assert second.disk_blocks > 0
+    assert any("warm" in value for _, value in second._rows())
+
+
+async def test_a_prompt_longer_than_cpu_memory_is_served_from_disk(tmp_path: Path) -> None:
+    options = replace(OPTIONS, concurrency=1, cpu_chunks=4, disk_dir=tmp_path / "kv", disk_bytes=64 * 4096)
+    await replay(conversation(4, growth=1), options)
+    report = await replay(conversation(4, growth=1), options)
+    assert report.ok
+    assert report.disk is not None
+    assert report.disk.corrupt == report.disk.failed == 0
+
+
+async def test_a_directory_and_its_size_belong_together(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="--disk-dir and --disk-bytes belong together"):
+        await replay(conversation(1), replace(OPTIONS, disk_dir=tmp_path))

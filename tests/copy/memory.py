@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from aiokvoffload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor
-from aiokvoffload.copy.arena import HostArena, map_pools
+from aiokvoffload.copy.arena import FILLED, ArenaOptions, HostArena, map_pools
 from aiokvoffload.copy.layout import KVCacheLayout, lay_out
 from aiokvoffload.copy.routes import Route, make_routes
 from aiokvoffload.copy.selection import Selector
@@ -34,11 +34,12 @@ class Memory:
     kv_caches: CanonicalKVCaches
     pools: Sequence[PoolShape]
     blocks_per_chunk: Sequence[int]
+    options: ArenaOptions = FILLED
 
     def __post_init__(self) -> None:
         self.device = HostDevice()
         self.layout: KVCacheLayout = lay_out(self.kv_caches, CPU)
-        self.arenas: tuple[HostArena, ...] = map_pools(self.pools, self.device)
+        self.arenas: tuple[HostArena, ...] = map_pools(self.pools, self.device, options=self.options)
         self.routes: tuple[Route, ...] = make_routes(self.layout, self.pools, self.arenas, self.blocks_per_chunk)
         num_slots = sum(pool.num_slots for pool in self.pools)
         self.selector = Selector(self.routes, self.layout.num_physical_blocks, num_slots)

@@ -8,9 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aiokvoffload.base import GPULoadStoreSpec
+from aiokvoffload.copy.arena import ArenaOptions
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.host_copy import copy_fragments
 from aiokvoffload.copy.plan import plan_copies
+from aiokvoffload.copy.slot_runs import slot_runs
 from aiokvoffload.cpu.common import PoolShape
 from tests.copy.memory import Memory, caches_of
 
@@ -133,6 +135,18 @@ def test_neighbours_on_both_sides_become_one_run(one_tensor: Memory) -> None:
     assert runs(one_tensor, [8, 9, 10, 11], [3, 5]) == [4096, 4096]
     assert runs(one_tensor, [8, 9, 20, 21], [3, 4]) == [4096, 4096]
     assert runs(one_tensor, [9, 8, 7, 6], [3, 4]) == [2048] * 4
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_no_copy_runs_over_two_registrations_of_host_memory(direction: Direction) -> None:
+    """The driver takes a range of host memory only if one registration holds all of it."""
+    caches, pool = caches_of([64], [2048], [[(0, 2048)]]), PoolShape((0,), 4096, 16)
+    memory = Memory(caches, [pool], [2], ArenaOptions(piece_bytes=4 * 4096))
+    blocks, slots = GPULoadStoreSpec(range(16, 32)), np.arange(2, 10)
+    selection = memory.selector.select(direction, blocks, slots)
+    assert plan_copies(direction, selection).sizes.tolist() == [2 * 4096, 4 * 4096, 2 * 4096]
+    assert slot_runs(selection, selection.parts[0]).sizes.tolist() == [2 * 4096, 4 * 4096, 2 * 4096]
+    memory.close()
 
 
 def test_a_run_knows_its_first_chunk(one_tensor: Memory) -> None:

@@ -6,11 +6,13 @@ import logging
 import threading
 import weakref
 
+import numpy as np
 import pytest
 
 from aiokvoffload.base import GPULoadStoreSpec, LoadStoreSpec, Stream, Transfer, TransferResult
-from aiokvoffload.config import Mode
-from aiokvoffload.copy.engines import CopyEngine, HostEngine, PartialCopyError
+from aiokvoffload.config import CopyConfig, Mode
+from aiokvoffload.copy.engine import CopyEngine, PartialCopyError, RunEngine
+from aiokvoffload.copy.host_engine import HostEngine
 from aiokvoffload.copy.plan import CopyPlan
 from aiokvoffload.device.host import HostDevice
 from aiokvoffload.device.open import open_device
@@ -30,6 +32,23 @@ class TestOnTheHostWithSingleBlockChunks(OffloadingWorkerContract):
         return make_worker_rig(HostDevice(), blocks_per_chunk=1, num_tensors=1)
 
 
+class TestStagedOnTheHost(OffloadingWorkerContract):
+    def make_rig(self) -> WorkerRig:
+        return make_worker_rig(HostDevice(), page_bytes=1234, copy=CopyConfig(engine="staged", staging_bytes=4 << 20))
+
+
+class TestStagedOnTheHostInSegments(OffloadingWorkerContract):
+    """Blocks larger than a segment."""
+
+    def make_rig(self) -> WorkerRig:
+        return make_worker_rig(HostDevice(), page_bytes=70_001, copy=CopyConfig(engine="staged", staging_bytes=4 << 20))
+
+
+class TestDirectOnTheHost(OffloadingWorkerContract):
+    def make_rig(self) -> WorkerRig:
+        return make_worker_rig(HostDevice(), page_bytes=331, copy=CopyConfig(engine="direct", staging_bytes=4 << 20))
+
+
 @pytest.mark.gpu
 class TestOnCuda(OffloadingWorkerContract):
     def make_rig(self) -> WorkerRig:
@@ -40,6 +59,19 @@ class TestOnCuda(OffloadingWorkerContract):
 class TestOnCudaWithBigPages(OffloadingWorkerContract):
     def make_rig(self) -> WorkerRig:
         return make_worker_rig(open_device("cuda"), page_bytes=512 << 10, num_tensors=4)
+
+
+@pytest.mark.gpu
+class TestStagedOnCuda(OffloadingWorkerContract):
+    def make_rig(self) -> WorkerRig:
+        copy = CopyConfig(engine="staged", staging_bytes=4 << 20)
+        return make_worker_rig(open_device("cuda"), page_bytes=70_004, copy=copy)
+
+
+@pytest.mark.gpu
+class TestDirectOnCuda(OffloadingWorkerContract):
+    def make_rig(self) -> WorkerRig:
+        return make_worker_rig(open_device("cuda"), page_bytes=331, copy=CopyConfig(engine="direct"))
 
 
 class Stage:
@@ -185,7 +217,7 @@ async def test_a_refused_copy_fails_its_job_and_no_other() -> None:
     await stage.close()
 
 
-class HalfEngine(CopyEngine):
+class HalfEngine(RunEngine):
     """Enqueues the first `runs` runs of a plan and refuses the rest."""
 
     def __init__(self, device: ManualDevice, runs: int) -> None:
@@ -378,3 +410,21 @@ async def test_statistics_count_bytes_jobs_and_time() -> None:
 
 async def _result(transfer: Transfer) -> bool:
     return (await transfer).success
+
+
+async def test_the_views_of_slots_are_the_bytes_that_a_store_has_copied() -> None:
+    """Page-aligned, one payload each, whatever the row is padded to."""
+    device = HostDevice()
+    rig = make_worker_rig(device, page_bytes=500)
+    try:
+        blocks = rig.blocks(0, 2)
+        for number, tensor in enumerate(rig.tensors):
+            tensor[:4] = number + 1
+        await rig.worker.submit_store(1, GPULoadStoreSpec(blocks), rig.slots([3, 1]))
+        views = rig.worker.slot_views(0, [3, 1, 0])
+        chunk = b"".join(bytes([number]) * 500 for number in (1, 2, 3)) * 2
+        assert [bytes(view) for view in views] == [chunk, chunk, bytes(3000)]
+        assert {np.frombuffer(view, np.uint8).ctypes.data % 4096 for view in views} == {0}
+    finally:
+        await rig.worker.aclose()
+        await asyncio.to_thread(device.close)

@@ -271,3 +271,17 @@ def test_a_worker_that_was_closed_is_bound_no_more() -> None:
 
     asyncio.run(bind())
     device.close()
+
+
+async def test_slots_that_somebody_outside_may_touch_stay_mapped_after_a_close() -> None:
+    """I2: a tier's read that hangs ends in the slots whenever it does."""
+    device, abandoned = HostDevice(), memory_use().abandoned_bytes
+    try:
+        rig = make_worker_rig(device)
+        (view,) = rig.worker.slot_views(0, [1])
+        rig.worker.keep_memory()
+        await rig.worker.aclose()
+        view[:] = bytes(len(view))
+        assert memory_use().abandoned_bytes > abandoned
+    finally:
+        await asyncio.to_thread(device.close)

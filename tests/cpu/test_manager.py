@@ -86,7 +86,7 @@ def test_a_key_is_a_hit_only_after_its_store_is_complete() -> None:
     assert output is not None
     assert manager.lookup(chain[0], ONE_OFF) is LookupResult.HIT_PENDING
     assert manager.lookup_prefix(chain, ONE_OFF) == 2
-    assert manager.prepare_load(chain, ONE_OFF).keys == []
+    assert manager.prepare_load(chain, ONE_OFF).keys == ()
     assert manager.complete_store(output.token)
     assert manager.lookup(chain[0], ONE_OFF) is LookupResult.HIT
     manager.check_integrity()
@@ -96,7 +96,7 @@ def test_slots_stand_in_key_order_and_are_adjacent() -> None:
     manager, chain = make_manager(), make_chain("a", 5)
     output = manager.prepare_store(chain, ONE_OFF)
     assert output is not None
-    assert output.keys_to_store == chain
+    assert output.keys_to_store == tuple(chain)
     assert output.spec.chunk_ids.tolist() == [0, 1, 2, 3, 4]  # type: ignore[attr-defined]
     manager.complete_store(output.token)
     assert manager.prepare_load(chain[1:3], ONE_OFF).spec.chunk_ids.tolist() == [1, 2]  # type: ignore[attr-defined]
@@ -139,7 +139,7 @@ def test_a_load_after_an_eviction_gets_what_is_really_there(policy: str) -> None
     assert manager.lookup_prefix(chain, ONE_OFF) == 4
     store(manager, make_chain("b", 2))
     output = manager.prepare_load(chain, ONE_OFF)
-    assert output.keys == chain[:2]
+    assert output.keys == tuple(chain[:2])
     assert len(output.spec.chunk_ids) == 2  # type: ignore[attr-defined]
     assert manager.statistics().missed == 2
 
@@ -205,7 +205,7 @@ def test_a_store_that_does_not_fit_is_cut_to_its_head(policy: str) -> None:
     manager, chain = make_manager(4, policy), make_chain("a", 6)
     output = manager.prepare_store(chain, ONE_OFF)
     assert output is not None
-    assert output.keys_to_store == chain[:4]
+    assert output.keys_to_store == tuple(chain[:4])
     manager.complete_store(output.token)
     assert resident(manager, chain) == chain[:4]
     assert manager.statistics().refused == 2
@@ -218,7 +218,7 @@ def test_a_request_does_not_evict_its_own_chain(policy: str) -> None:
     store(manager, chain[:3], ctx)
     output = manager.prepare_store(chain[3:], ctx)
     assert output is not None
-    assert output.keys_to_store == chain[3:4]
+    assert output.keys_to_store == tuple(chain[3:4])
     assert not output.evicted_keys
     assert manager.prepare_store(chain[4:], ctx) is None
 
@@ -559,7 +559,7 @@ def test_completions_of_an_old_epoch_change_nothing_but_their_own_quarantined_sl
     assert manager.statistics().pools[0].quarantined == 4
     new_store = manager.prepare_store(chain, ONE_OFF)
     assert new_store is not None
-    assert new_store.keys_to_store == chain[:2], "only two slots are not in quarantine"
+    assert new_store.keys_to_store == tuple(chain[:2]), "only two slots are not in quarantine"
     manager.take_events()
     for _ in range(2):
         assert not manager.complete_load(old_load.token, failed_keys=chain[:2])
@@ -812,3 +812,20 @@ def test_a_chain_stored_in_runs_leaves_tail_first_though_its_request_goes_on(pol
         store(manager, chain[2 * index : 2 * index + 2], ctx)
     assert store(manager, make_chain("x", 3)) == others
     assert store(manager, make_chain("y", 5)) == chain[:0:-1]
+
+
+def test_a_list_of_keys_may_be_used_again_after_the_call() -> None:
+    """What a transfer holds is not the caller's list."""
+    manager, chain = make_manager(4), make_chain("a", 4)
+    keys = list(chain)
+    output = manager.prepare_store(keys, ONE_OFF)
+    keys.clear()
+    assert output is not None
+    assert manager.complete_store(output.token)
+    assert [event.keys for event in manager.take_events()] == [tuple(chain)]
+    keys = list(chain)
+    load = manager.prepare_load(keys, ONE_OFF)
+    keys.clear()
+    assert manager.complete_load(load.token, failed_keys=chain[3:])
+    assert manager.lookup_prefix(chain, ONE_OFF) == 3
+    manager.check_integrity()

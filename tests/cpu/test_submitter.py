@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from aiokvoffload.base import Event, GPULoadStoreSpec, Stream, Transfer
-from aiokvoffload.copy.engines import CopyEngine
+from aiokvoffload.copy import engine as engine_module
+from aiokvoffload.copy.engine import RunEngine
 from aiokvoffload.copy.plan import CopyPlan
-from aiokvoffload.cpu import handler
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.errors import ArgumentError, BrokenError, TransferError
 from aiokvoffload.testing import ManualDevice
@@ -23,7 +23,7 @@ def fail_with(error: BaseException) -> Callable[..., Any]:
     return fail
 
 
-class InterruptedEngine(CopyEngine):
+class InterruptedEngine(RunEngine):
     """Its calls are interrupted as by Ctrl-C."""
 
     name = "interrupted"
@@ -35,7 +35,7 @@ class InterruptedEngine(CopyEngine):
 class Stage:
     """A worker on a device in the test's hand."""
 
-    def __init__(self, engine: CopyEngine | None = None) -> None:
+    def __init__(self, engine: RunEngine | None = None) -> None:
         self.device = ManualDevice()
         self.rig = make_worker_rig(self.device, engine=engine)
         worker = self.rig.worker
@@ -61,7 +61,7 @@ async def test_memory_that_runs_out_while_planning_fails_the_job(
 ) -> None:
     stage = Stage()
     with monkeypatch.context() as patch:
-        patch.setattr(handler, "plan_copies", fail_with(MemoryError("plan")))
+        patch.setattr(engine_module, "plan_copies", fail_with(MemoryError("plan")))
         result = await stage.store(1, 0, 0, protect_source=protect_source)
     assert (result.success, result.error) == (False, "MemoryError: plan")
     again = stage.store(1, 0, 0, protect_source=protect_source)
@@ -166,7 +166,7 @@ async def test_a_submission_thread_that_has_ended_breaks_the_worker_and_hangs_no
     stage = Stage()
     first = stage.load(1, 0, 32)
     await first.fence(stage.device.create_stream())
-    await asyncio.to_thread(stage.worker._machinery.submission.stop)
+    await asyncio.to_thread(stage.worker._machinery.submissions[0].stop)
     load = stage.load(2, 1, 40)
     stage.device.release()
     for transfer in (first, load):

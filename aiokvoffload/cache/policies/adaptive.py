@@ -1,4 +1,4 @@
-"""The default: GAP, held against LRU by what it sees, which takes over while it would have served more."""
+"""GAP, held against LRU by what it sees, which takes over while it would have served more."""
 
 from collections.abc import Sequence
 from typing import Any

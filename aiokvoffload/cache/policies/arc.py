@@ -18,8 +18,9 @@ _RECENT, _FREQUENT = 0, 1
 class ARCPolicy(LayeredPolicy):
     """Keys used once and keys used again are kept in two lists; ghosts of what left each say which is too short.
 
-    Two departures from the paper: a chain is admitted in one step, and where the list that should give a victim has
-    only pinned or protected keys, the other gives it. A store that does not fit is cut to its leading part.
+    Three departures from the paper: a chain is admitted in one step, by a target rounded to whole keys; and where the
+    list that should give a victim has only pinned or protected keys, the other gives it. A store that does not fit is
+    cut to its leading part.
 
     Args:
         residents: the pool whose keys it orders; there are never more ghosts than it has slots.

@@ -106,6 +106,13 @@ class LayeredPolicy(CachePolicy):
             residents.update(layer.residents())
         return residents
 
+    def first_to_leave(self, count: int) -> Sequence[tuple[int, OffloadKey]]:
+        """The first of `export`: mostly right, since a rule of the policy's chooses the layer each time."""
+        first: list[tuple[int, OffloadKey]] = []
+        for layer in self.in_order():
+            first += layer.oldest(count - len(first))
+        return first
+
     def seed(self, residents: Mapping[int, OffloadKey]) -> None:
         """Take over an order, as that of one chain that was used once."""
         self.place(list(residents.values())[::-1], list(residents)[::-1], SEEDED)

@@ -59,6 +59,10 @@ class LRUPolicy(CachePolicy):
         """All keys, the oldest chain first, each tail first."""
         return self._order.residents()
 
+    def first_to_leave(self, count: int) -> Sequence[tuple[int, OffloadKey]]:
+        """The tail of the oldest chain, and on from there."""
+        return self._order.oldest(count)
+
     def seed(self, residents: Mapping[int, OffloadKey]) -> None:
         """Take over an order, as that of one chain."""
         self._order.add(list(residents.values())[::-1], list(residents)[::-1], SEEDED)

@@ -1,7 +1,7 @@
 """Chains by their last use, the building block of the recency policies. Knows neither rooms nor frequencies."""
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from itertools import groupby, islice
 from typing import Any
 
@@ -58,11 +58,16 @@ class RecencyList:
 
     def residents(self) -> _Segment:
         """All slots with their keys, the first to leave in front."""
-        ordered: _Segment = {}
+        return dict(self._in_order())
+
+    def oldest(self, count: int) -> list[tuple[int, OffloadKey]]:
+        """The first `count` of `residents`, in time that depends on `count` only."""
+        return list(islice(self._in_order(), count))
+
+    def _in_order(self) -> Iterator[tuple[int, OffloadKey]]:
         for chain, segment in self._segments.items():
-            ordered.update(self._asides.get(chain, {}))
-            ordered.update(reversed(segment.items()))
-        return ordered
+            yield from self._asides.get(chain, {}).items()
+            yield from reversed(segment.items())
 
     def __repr__(self) -> str:
         aside_count = sum(map(len, self._asides.values()))

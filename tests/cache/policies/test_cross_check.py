@@ -124,6 +124,18 @@ class ReferenceARC:
         ghosts[live.popitem(last=False)[0]] = None
 
 
+class RoundingARC(ReferenceARC):
+    """The paper's, but a list gives a victim if it would else end half a key or more above its target."""
+
+    def get(self, key: int) -> bool:
+        self.is_new = key not in self.b1 and key not in self.b2
+        return super().get(key)
+
+    def _replace(self, *, from_recent: bool) -> None:
+        del from_recent
+        super()._replace(from_recent=len(self.t1) > 0 and round(len(self.t1) + self.is_new - self.p) > 0)
+
+
 REFERENCES: dict[str, Callable[[int], ReferenceLRU | ReferenceSIEVE | ReferenceS3FIFO | ReferenceARC]] = {
     "lru": ReferenceLRU,
     "arc": ReferenceARC,
@@ -133,9 +145,9 @@ REFERENCES: dict[str, Callable[[int], ReferenceLRU | ReferenceSIEVE | ReferenceS
 LIB_CACHE_SIM = {"lru": "LRU", "arc": "ARC", "s3fifo": "S3FIFO", "sieve": "Sieve"}
 
 
-def single_keys(workload: str) -> list[int]:
+def single_keys(workload: str, *, blocks: int = 10_000) -> list[int]:
     """A generated trace in which each prompt is one key: its last block, which stands for all before it."""
-    return [request.hash_ids[-1] for request in make_workload(workload, seed=5, blocks=30_000)]
+    return [request.hash_ids[-1] for request in make_workload(workload, seed=5, blocks=blocks)]
 
 
 def our_hits(policy: str, keys: list[int]) -> list[bool]:
@@ -153,12 +165,24 @@ def test_a_policy_without_ghosts_hits_what_its_reference_hits(policy: str, workl
 
 
 @pytest.mark.parametrize("workload", ["zipf", "drift", "scan"])
+def test_arc_hits_what_a_reference_hits_that_rounds_its_target(workload: str) -> None:
+    """So rounding is all that parts it from the paper's, on a trace long enough for that to show."""
+    keys = single_keys(workload, blocks=30_000)
+    reference = RoundingARC(CAPACITY)
+    assert our_hits("arc", keys) == [reference.get(key) for key in keys]
+
+
+@pytest.mark.parametrize("workload", ["zipf", "drift", "scan"])
 @pytest.mark.parametrize("policy", ["arc", "s3fifo"])
 def test_a_policy_with_ghosts_hits_as_often_as_its_reference(policy: str, workload: str) -> None:
-    """Equal in all but what fingerprints and rounding make of a rare tie."""
+    """Equal in all but what a rare tie of fingerprints or, for ARC, the rounding of its target makes.
+
+    ARC feeds back: one key that left by the other list sends it other ways, which over three times this trace are up to
+    two hits in a hundred worse or better. Over this length they have hardly parted.
+    """
     keys = single_keys(workload)
     reference = REFERENCES[policy](CAPACITY)
-    assert sum(our_hits(policy, keys)) == pytest.approx(sum(reference.get(key) for key in keys), rel=0.02)
+    assert sum(our_hits(policy, keys)) == pytest.approx(sum(reference.get(key) for key in keys), rel=0.01)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libcachesim") is None, reason="needs libcachesim")
@@ -169,7 +193,7 @@ def test_a_policy_hits_as_often_as_that_of_libcachesim(policy: str, workload: st
     library = importlib.import_module("libcachesim")
     cache, request = getattr(library, LIB_CACHE_SIM[policy])(cache_size=CAPACITY), library.Request()
     request.obj_size = 1
-    keys, theirs = single_keys(workload), 0
+    keys, theirs = single_keys(workload, blocks=30_000), 0
     for key in keys:
         request.obj_id = key
         theirs += cache.get(request)

@@ -8,21 +8,16 @@ import torch
 
 from aiokvoffload.base import GPULoadStoreSpec
 from aiokvoffload.copy.arena import HostArena
+from aiokvoffload.copy.choice import choose_engine
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engines import (
-    CopyEngine,
-    DriverBatchEngine,
-    DriverCopyEngine,
-    HostEngine,
-    PartialCopyError,
-    TorchEngine,
-    choose_engine,
-    regions_of,
-)
+from aiokvoffload.copy.driver_engines import DriverBatchEngine, DriverCopyEngine
+from aiokvoffload.copy.engine import PartialCopyError, RunEngine
+from aiokvoffload.copy.host_engine import HostEngine
 from aiokvoffload.copy.layout import lay_out
 from aiokvoffload.copy.plan import CopyPlan, plan_copies
 from aiokvoffload.copy.routes import make_routes
 from aiokvoffload.copy.selection import Selector
+from aiokvoffload.copy.torch_engine import TorchEngine, regions_of
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.device.base import Device
 from aiokvoffload.device.cuda import AcceleratorDevice
@@ -31,7 +26,7 @@ from aiokvoffload.device.open import open_device
 from aiokvoffload.testing.memory import make_kv_caches
 
 
-def engines_of(device: Device, kind: str, tensors: list[torch.Tensor], arena: HostArena) -> CopyEngine:
+def engines_of(device: Device, kind: str, tensors: list[torch.Tensor], arena: HostArena) -> RunEngine:
     if kind == "host":
         return HostEngine(device)
     if kind == "torch":
@@ -109,5 +104,5 @@ def test_cuda_has_the_batched_engine() -> None:
     device = open_device("cuda")
     tensor = torch.zeros((4, 64), dtype=torch.uint8, device=device.torch_device)
     layout = lay_out(make_kv_caches([tensor]), device.torch_device)
-    assert choose_engine(device, layout, []).name == "cuda-batch"
+    assert choose_engine(device, layout, []).name == "auto"
     device.close()

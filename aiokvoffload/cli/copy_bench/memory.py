@@ -1,0 +1,133 @@
+"""What is copied between: tensors with random blocks, slots, and a worker over both.
+
+Knows which bytes belong where, and checks them; takes no time.
+"""
+
+import numpy as np
+import torch
+
+from aiokvoffload.base import (
+    CanonicalKVCacheRef,
+    CanonicalKVCaches,
+    CanonicalKVCacheTensor,
+    GPULoadStoreSpec,
+    Ids,
+    Transfer,
+)
+from aiokvoffload.cli.blocks import allocating
+from aiokvoffload.cli.copy_bench.engines import SwitchedEngine
+from aiokvoffload.cli.copy_bench.options import CopyOptions, Shape, SlotOrder
+from aiokvoffload.cli.copy_bench.slot_orders import SlotChooser
+from aiokvoffload.cli.trace import read_trace
+from aiokvoffload.config import CopyConfig
+from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
+from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
+from aiokvoffload.device import Device
+from aiokvoffload.errors import InternalError, TransferError
+
+POISON = 0xEE
+STORE_HALF, LOAD_HALF = 0, 1
+
+
+class BenchMemory:
+    """One shape's memory and worker; the worker is to be closed.
+
+    Args:
+        device: where.
+        options: how much.
+        shape: of a chunk.
+
+    Attributes:
+        worker: awaited.
+        engine: of the worker.
+        device: where.
+        job_slots: slots of one job.
+
+    Raises:
+        ConfigError: there is not so much memory.
+    """
+
+    def __init__(self, device: Device, options: CopyOptions, shape: Shape) -> None:
+        self.device, self._options, self._shape = device, options, shape
+        self._num_slots = options.pool_bytes // shape.slot_bytes
+        self._num_blocks = self._num_slots * shape.blocks_per_chunk
+        self.job_slots = options.job_bytes // shape.slot_bytes
+        size = (self._num_blocks, shape.fragment_bytes)
+        with allocating(f"pools of {options.pool_bytes:,} bytes"):
+            self._tensors = [
+                torch.randint(0, 256, size, dtype=torch.uint8, device=device.torch_device)
+                for _ in range(shape.num_tensors)
+            ]
+        config = CopyConfig(programs=options.programs, staging_bytes=options.staging_bytes)
+        self.engine = SwitchedEngine(options.engines, config)
+        self.worker = CPUOffloadingWorker(
+            CanonicalKVCaches(
+                [CanonicalKVCacheTensor(tensor, shape.fragment_bytes) for tensor in self._tensors],
+                [[CanonicalKVCacheRef(index, shape.fragment_bytes) for index in range(shape.num_tensors)]],
+            ),
+            [PoolShape((0,), shape.slot_bytes, self._num_slots)],
+            blocks_per_chunk=[shape.blocks_per_chunk],
+            device=device,
+            engine=self.engine.make,
+        )
+        self._random = np.random.default_rng(0)
+        self._job_ids = iter(range(1 << 62))
+        self.order(options.slots[0])
+
+    def order(self, slots: SlotOrder) -> None:
+        """Take slots in this order from now on."""
+        requests = read_trace(self._options.trace) if slots is SlotOrder.AGED else []
+        self._chooser = SlotChooser(slots, self._num_slots, self.job_slots, requests)
+
+    def choose(self, half: int) -> tuple[Ids, Ids]:
+        """Blocks at random, and slots in order, for one job out of one half of the memory."""
+        count = self._num_blocks // 2
+        blocks = self._random.permutation(count)[: self.job_slots * self._shape.blocks_per_chunk] + half * count
+        return blocks, self._chooser.choose(half)
+
+    def store(self, blocks: GPULoadStoreSpec, slots: CPULoadStoreSpec) -> Transfer:
+        """Submit one job."""
+        return self.worker.submit_store(next(self._job_ids), blocks, slots, protect_source=False)
+
+    def load(self, blocks: GPULoadStoreSpec, slots: CPULoadStoreSpec) -> Transfer:
+        """Submit one job."""
+        return self.worker.submit_load(next(self._job_ids), slots, blocks)
+
+    async def verify(self) -> None:
+        """Store and load one job each into poisoned memory, and compare every byte.
+
+        Raises:
+            InternalError: there is a wrong one.
+            TransferError: a copy failed.
+        """
+        blocks, slots = self.choose(STORE_HALF)
+        self.engine.rows[slots] = POISON
+        await _succeed(self.store(GPULoadStoreSpec(blocks), CPULoadStoreSpec(slots)))
+        self._compare(blocks, slots, "stored")
+        blocks, slots = self.choose(LOAD_HALF)
+        self.engine.rows[slots] = self._random.integers(0, 256, (1, self.engine.rows.shape[1]), dtype=np.uint8)
+        self.engine.rows[slots, : self._shape.slot_bytes // 2] ^= (slots % 251).astype(np.uint8)[:, None]
+        for tensor in self._tensors:
+            tensor[torch.from_numpy(blocks)] = POISON
+        await _succeed(self.load(GPULoadStoreSpec(blocks), CPULoadStoreSpec(slots)))
+        self._compare(blocks, slots, "loaded")
+
+    def _compare(self, blocks: Ids, slots: Ids, what: str) -> None:
+        rows = torch.from_numpy(blocks).to(self.device.torch_device)
+        size = (len(slots), self._shape.blocks_per_chunk, self._shape.fragment_bytes)
+        chunks = torch.stack([tensor[rows].reshape(size) for tensor in self._tensors], dim=2)
+        held = torch.from_numpy(self.engine.rows[slots, : self._shape.slot_bytes]).to(self.device.torch_device)
+        if not torch.equal(chunks.reshape(len(slots), -1), held):
+            raise InternalError(f"the engine {self.engine.name} has {what} wrong bytes")
+
+    async def aclose(self) -> None:
+        """Give everything back."""
+        self.engine.rows = np.empty((0, 0), dtype=np.uint8)
+        await self.worker.aclose()
+        self._tensors.clear()
+
+
+async def _succeed(transfer: Transfer) -> None:
+    result = await transfer
+    if not result.success:
+        raise TransferError(f"a benchmarked copy failed: {result.error}")

@@ -1,0 +1,86 @@
+"""The choice between engines, for each job by what it would cost: fragments, runs of adjacent slots, bytes.
+
+Knows estimates; each engine knows its own way. The direction only says which of the measured costs count.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from aiokvoffload.copy.calibration import Engines
+from aiokvoffload.copy.costs import CopyCosts
+from aiokvoffload.copy.direction import Direction
+from aiokvoffload.copy.engine import Copies, CopyEngine, Lane
+from aiokvoffload.copy.selection import GroupPart, Selection
+from aiokvoffload.copy.slot_runs import slot_runs
+from aiokvoffload.copy.staging import Staging
+
+STAGE_S = 40e-6
+"""What the other stage of the first or last segment adds to a job, and the streams' waiting for each other."""
+LAUNCH_S = 20e-6
+"""What it takes to give a kernel its descriptors."""
+DIRECT_GAIN = 1.03
+"""How much faster the direct kernel must be: it slows the model down more than the others do."""
+
+
+class JobShape(NamedTuple):
+    """What a job's cost depends on: bytes, runs between blocks and slots, runs of adjacent slots."""
+
+    size_bytes: int
+    runs: int
+    slot_runs: int
+
+
+class AutoEngine(CopyEngine):
+    """Chooses for each job.
+
+    Args:
+        engines: to choose from.
+        costs: of this machine.
+
+    Attributes:
+        chosen: how many jobs each engine got, by its name.
+    """
+
+    def __init__(self, engines: Engines, costs: CopyCosts) -> None:
+        self.name = "auto"
+        self._engines, self._costs = engines, costs
+        self.chosen: Counter[str] = Counter()
+
+    def open_staging(self, direction: Direction, size_bytes: int) -> Staging | None:
+        """The staged engine's."""
+        return self._engines.staged.open_staging(direction, size_bytes)
+
+    def plan(self, selection: Selection, lane: Lane) -> Copies:
+        """By the engine that suits the job."""
+        engine = self.choose(shape_of(selection), lane.direction)
+        self.chosen[engine.name] += 1
+        return engine.plan(selection, lane)
+
+    def choose(self, job: JobShape, direction: Direction) -> CopyEngine:
+        """The engine with the least estimate."""
+        costs = self._costs.of(direction)
+        dma_s = job.size_bytes / costs.bytes_per_s
+        runs_s = dma_s + costs.runs_s(job.runs, job.size_bytes)
+        staged_s = dma_s + job.slot_runs * costs.slot_run_s + STAGE_S
+        by_dma, by_dma_s = (self._engines.runs, runs_s) if runs_s <= staged_s else (self._engines.staged, staged_s)
+        if (job.size_bytes / costs.kernel_bytes_per_s + LAUNCH_S) * DIRECT_GAIN < by_dma_s:
+            return self._engines.direct
+        return by_dma
+
+
+def shape_of(selection: Selection) -> JobShape:
+    """Counted without a loop over fragments."""
+    parts = [_shape_of_part(selection, part) for part in selection.parts]
+    return JobShape(*(sum(numbers) for numbers in zip(*parts, strict=True))) if parts else JobShape(0, 0, 0)
+
+
+def _shape_of_part(selection: Selection, part: GroupPart) -> JobShape:
+    slots = slot_runs(selection, part)
+    num_blocks, num_tensors = part.blocks.stop - part.blocks.start, len(part.route.layout.base_ptrs)
+    if num_tensors > 1:
+        return JobShape(slots.size_bytes, num_blocks * num_tensors, len(slots))
+    # In a single tensor, consecutive blocks are one run as long as their slots are adjacent.
+    gaps = int(np.count_nonzero(np.diff(selection.block_ids[part.blocks]) != 1))
+    return JobShape(slots.size_bytes, min(num_blocks, gaps + len(slots)), len(slots))

@@ -1,0 +1,121 @@
+"""One group's part of a job, cut to the segments of a ring: which tiles go where, and which runs of slots.
+
+Pure arithmetic, without a loop over blocks. Knows addresses; moves nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aiokvoffload.base import Ids
+from aiokvoffload.copy.direction import Direction
+from aiokvoffload.copy.selection import GroupPart, Selection
+from aiokvoffload.copy.slot_runs import slot_runs
+from aiokvoffload.copy.staging import Runs, Staging
+from aiokvoffload.copy.tiles import Descriptors, TileRange, TileTable
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentedPart:
+    """One group's part of a job.
+
+    Attributes:
+        group_idx: which group.
+        table: its tiles.
+        ranges: tiles of each segment.
+        first_runs: index of each segment's first run, and the number of runs behind them.
+        runs: between the ring and slots.
+    """
+
+    group_idx: int
+    table: TileTable
+    ranges: Sequence[TileRange]
+    first_runs: Sequence[int]
+    runs: Runs
+    _selected: GroupPart
+    _block_ids: Ids
+    _starts: Ids
+    _segment_ptrs: Ids
+
+    def slices(self, max_pairs: int) -> Iterator[range]:
+        """Segments whose descriptors are uploaded together: at most `max_pairs`."""
+        start, pairs = 0, 0
+        for index in range(len(self.ranges)):
+            count = self.count_blocks(index)
+            if index > start and pairs + count > max_pairs:
+                yield range(start, index)
+                start, pairs = index, 0
+            pairs += count
+        yield range(start, len(self.ranges))
+
+    def count_blocks(self, segment: int) -> int:
+        """Blocks that have tiles in a segment."""
+        tiles, per_block = self.ranges[segment], len(self.table)
+        return -(-tiles.stop // per_block) - tiles.start // per_block
+
+    def describe(self, segments: range, pairs: Descriptors) -> None:
+        """Write a descriptor for each block of each of these segments: its id, and where its bytes lie in the ring."""
+        per_block, first, last = len(self.table), self.ranges[segments.start], self.ranges[segments.stop - 1]
+        start, stop = first.start // per_block, -(-last.stop // per_block)
+        places = self._segment_ptrs - self._starts
+        if len(pairs) == stop - start:  # of whole blocks, or of parts of a single one
+            blocks = np.arange(start, stop)
+            positions = blocks * self.table.block_bytes
+            owners = np.searchsorted(self._starts, np.maximum(positions, self._starts[segments.start]), "right") - 1
+        else:
+            owners = np.arange(segments.start, segments.stop)
+            blocks = self._starts[owners] // self.table.block_bytes
+            positions = blocks * self.table.block_bytes
+        pairs[:, 0] = self._block_ids[blocks]
+        np.add(positions, places[owners], out=pairs[:, 1])
+
+    def first_tile(self, segment: int) -> int:
+        """Where, in its first block, a segment begins."""
+        return self.ranges[segment].start % len(self.table)
+
+    def whole_chunks_before(self, segment: int) -> int:
+        """Leading chunks of the job of which no tile lies in this segment or behind."""
+        block = self.ranges[segment].start // len(self.table)
+        selected = self._selected
+        return int(selected.chunks.start) + (selected.skipped_blocks + block) // selected.route.blocks_per_chunk
+
+
+def cut_part(
+    selection: Selection, selected: GroupPart, staging: Staging, direction: Direction, *, segments_before: int
+) -> SegmentedPart:
+    """Cut one group's part.
+
+    Args:
+        selection: the job.
+        selected: the part.
+        staging: whose segments it goes through.
+        direction: from blocks to slots or back.
+        segments_before: of other parts of the job.
+    """
+    route = selected.route
+    table = staging.backend.tables[route.group_idx]
+    ranges = table.cut(
+        selected.blocks.stop - selected.blocks.start,
+        route.blocks_per_chunk,
+        max_bytes=staging.segment_bytes,
+        max_blocks=staging.max_pairs,
+        small_first=direction is Direction.STORE,
+    )
+    starts = np.array([table.position(each.start) for each in ranges], dtype=np.int64)
+    slots, first_runs = slot_runs(selection, selected).cut_at(starts)
+    segment_ptrs = staging.upcoming(segments_before + len(ranges))[segments_before:]
+    owners = np.searchsorted(starts, slots.positions, side="right") - 1
+    staged = (segment_ptrs - starts)[owners] + slots.positions
+    dst_ptrs, src_ptrs = (slots.ptrs, staged) if direction is Direction.STORE else (staged, slots.ptrs)
+    return SegmentedPart(
+        group_idx=route.group_idx,
+        table=table,
+        ranges=ranges,
+        first_runs=[*first_runs.tolist(), len(slots)],
+        runs=Runs(dst_ptrs, src_ptrs, slots.sizes),
+        _selected=selected,
+        _block_ids=selection.block_ids[selected.blocks],
+        _starts=starts,
+        _segment_ptrs=segment_ptrs,
+    )

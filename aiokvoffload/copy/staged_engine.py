@@ -1,0 +1,141 @@
+"""Copies in two stages: between blocks and a ring of GPU memory by a kernel, between the ring and slots by DMA.
+
+A kernel moves fragments of any size at the speed of GPU memory, and DMA moves runs of adjacent slots at the speed of
+the bus. Knows the order of the two; what moves is the backend's.
+"""
+
+from collections.abc import Callable, Iterator
+
+from aiokvoffload.base import Stream
+from aiokvoffload.copy.direction import Direction
+from aiokvoffload.copy.engine import Copies, CopyEngine, Lane, PartialCopyError, Step
+from aiokvoffload.copy.segments import SegmentedPart, cut_part
+from aiokvoffload.copy.selection import Selection
+from aiokvoffload.copy.staging import PAIR_BYTES, Staging, StagingBackend
+from aiokvoffload.device.base import Device
+from aiokvoffload.errors import InternalError, OffloadError
+
+NUM_SEGMENTS = 2
+"""One is filled while the other is emptied. The kernel needs a tenth of the bus's time, so more, and so smaller ones
+would only mean more calls."""
+
+
+class StagedEngine(CopyEngine):
+    """The engine of small fragments.
+
+    Args:
+        device: makes streams.
+        make_backend: one backend for each lane.
+    """
+
+    def __init__(self, device: Device, make_backend: Callable[[], StagingBackend]) -> None:
+        self.name = "staged"
+        self._device, self._make_backend = device, make_backend
+
+    def open_staging(self, direction: Direction, size_bytes: int) -> Staging:
+        """A ring of a lane's own, so that no lane waits for another one's copies.
+
+        Raises:
+            ConfigError: the memory cannot be had.
+        """
+        # The kernel's short work goes before the engine's, or the bus would idle while a long kernel runs.
+        stream = self._device.create_stream(priority=-1 if direction is Direction.STORE else 0)
+        return Staging(self._make_backend(), stream, size_bytes=size_bytes, num_segments=NUM_SEGMENTS)
+
+    def plan(self, selection: Selection, lane: Lane) -> Copies:
+        """Cut the job into segments."""
+        return StagedCopies(selection, lane)
+
+
+class StagedCopies(Copies):
+    """One job in segments; to be enqueued before the next one of its lane is planned, since it knows its segments."""
+
+    def __init__(self, selection: Selection, lane: Lane) -> None:
+        if lane.staging is None:
+            raise InternalError(f"{lane!r} has no staging")
+        self._staging, self._backend = lane.staging, lane.staging.backend
+        self._stores = lane.direction is Direction.STORE
+        self.first_stream, self._last_stream = lane.staging.stream, lane.stream
+        self.sources_stream = self.first_stream if self._stores else None
+        self._kernel_stream = self.first_stream if self._stores else self._last_stream
+        self._parts: list[SegmentedPart] = []
+        segments = 0
+        for selected in selection.parts:
+            part = cut_part(selection, selected, self._staging, lane.direction, segments_before=segments)
+            self._parts.append(part)
+            segments += len(part.ranges)
+        self._num_chunks = len(selection.chunk_ids)
+
+    def whole_chunks_before(self, run: int) -> int:
+        """Chunks of which no tile lies in segment `run` or behind."""
+        for part in self._parts:
+            if run < len(part.ranges):
+                return part.whole_chunks_before(run)
+            run -= len(part.ranges)
+        return self._num_chunks
+
+    def enqueue(self, *, ordered: bool) -> Iterator[Step]:
+        """One segment in each step."""
+        done = 0
+        for part in self._parts:
+            for segments in part.slices(self._staging.max_pairs):
+                try:
+                    for step in self._enqueue_slice(part, segments, ordered=ordered):
+                        yield step
+                        done += step is not Step.WAITS
+                except (OSError, OffloadError) as error:
+                    raise PartialCopyError(str(error), done) from error
+
+    def _enqueue_slice(self, part: SegmentedPart, segments: range, *, ordered: bool) -> Iterator[Step]:
+        ring = self._staging.descriptors
+        count = sum(part.count_blocks(segment) for segment in segments)
+        while (pairs := ring.take(count)) is None:
+            yield Step.WAITS
+        try:
+            part.describe(segments, pairs)
+            with self._backend.session():
+                blocks_ptr = ring.upload(self._kernel_stream)
+            for segment in segments:
+                with self._backend.session():
+                    gave_way = self._enqueue_segment(part, segment, blocks_ptr, ordered=ordered)
+                blocks_ptr += part.count_blocks(segment) * PAIR_BYTES
+                yield Step.GAVE_WAY if gave_way else Step.DONE
+        finally:
+            with self._backend.session():
+                ring.give_back(self._kernel_stream)
+
+    def _enqueue_segment(self, part: SegmentedPart, index: int, blocks_ptr: int, *, ordered: bool) -> bool:
+        """Whatever fails, the segment is used again only after what was enqueued has ended."""
+        backend, first, last, segment = self._backend, self.first_stream, self._last_stream, self._staging.take()
+        backend.wait(first, segment.emptied)
+        # What a failure leaves half done here is followed, in the same stream, by whoever fills the segment next.
+        if self._stores:
+            self._move(part, index, blocks_ptr, first)
+        else:
+            gave_way = self._transfer(part, index, first, ordered=ordered)
+        segment.filled = backend.record(first, segment.filled)
+        backend.wait(last, segment.filled)
+        try:
+            if self._stores:
+                # Out of the ring, what is read was written by the kernel before it in stream order.
+                gave_way = self._transfer(part, index, last, ordered=True)
+            else:
+                self._move(part, index, blocks_ptr, last)
+        finally:
+            segment.emptied = backend.record(last, segment.emptied)
+        return gave_way
+
+    def _move(self, part: SegmentedPart, index: int, blocks_ptr: int, stream: Stream) -> None:
+        tiles = part.ranges[index]
+        self._backend.move_tiles(
+            part.group_idx,
+            blocks_ptr,
+            part.first_tile(index),
+            tiles.stop - tiles.start,
+            to_gpu=not self._stores,
+            stream=stream,
+        )
+
+    def _transfer(self, part: SegmentedPart, index: int, stream: Stream, *, ordered: bool) -> bool:
+        start, stop = part.first_runs[index], part.first_runs[index + 1]
+        return self._backend.transfer(part.runs, start, stop, stream, ordered=ordered)

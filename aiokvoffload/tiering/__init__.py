@@ -1,0 +1,1 @@
+"""What lies below CPU memory: secondary tiers, and the chain that leads to them."""

@@ -1,0 +1,342 @@
+"""Performs what the manager of several tiers decides: chunks down, chunks up, tiers out of service and back.
+
+Knows tiers, workers and the manager through their contracts. Requests it does not know: whoever wants a chain up is
+told of changes, and looks again.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from aiokvoffload.base import ChunkViews, Ids, OffloadingWorker, OffloadKey, ReqContext, get_offload_group_idx
+from aiokvoffload.base.tier import LoadOutcome, SecondaryTier, StoreOutcome
+from aiokvoffload.clock import Clock
+from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, Verdict
+from aiokvoffload.tiering.chain.calls import CallEnd, TierCall
+from aiokvoffload.tiering.chain.lane import TierLane
+from aiokvoffload.tiering.chain.room import RoomQueue
+from aiokvoffload.tiering.chain.statistics import TierCounts, TierStatistics
+from aiokvoffload.tiering.chain.walk import PromotionWalk
+from aiokvoffload.tiering.config import TierConfig
+from aiokvoffload.tiering.manager import TieringOffloadingManager
+
+_CALLS_AHEAD = 2
+"""Batches that a walk has under way for each call that a tier runs at a time: it has the next one at hand."""
+
+
+class ChainListener(Protocol):
+    """Who is told what becomes of keys."""
+
+    def promotion_began(self, promotion: Promotion) -> None:
+        """Its keys are on their way into CPU memory."""
+        ...
+
+    def promotion_ended(self, promotion: Promotion, failed_keys: frozenset[OffloadKey]) -> None:
+        """All its other keys are readable."""
+        ...
+
+    def tiers_changed(self) -> None:
+        """There may be events to take."""
+        ...
+
+
+class _Link(NamedTuple):
+    """One tier of the chain."""
+
+    lane: TierLane
+    counts: TierCounts
+    max_calls_ahead: int
+
+
+class Chain:
+    """The way from CPU memory to the tiers below, and back.
+
+    Args:
+        manager: decides.
+        tiers: each with its limits, the one to be asked first in front.
+        workers: have the bytes, in rank order.
+        clock: measures deadlines.
+        room_timeout_s: how long a walk waits for room.
+        listener: is told.
+    """
+
+    def __init__(
+        self,
+        manager: TieringOffloadingManager,
+        tiers: Sequence[tuple[SecondaryTier, TierConfig]],
+        *,
+        workers: Sequence[OffloadingWorker],
+        clock: Clock,
+        room_timeout_s: float,
+        listener: ChainListener,
+    ) -> None:
+        self._manager, self._workers, self._listener = manager, tuple(workers), listener
+        self._links = {
+            tier.name: _Link(
+                TierLane(tier, config, clock=clock, on_serving=self._serving_changed),
+                TierCounts(),
+                _CALLS_AHEAD * config.max_loads_in_flight,
+            )
+            for tier, config in tiers
+        }
+        self._clock = clock
+        self._room = RoomQueue(clock, room_timeout_s)
+        self._promotions: dict[int, Promotion] = {}
+        self._closing = self._is_cascading = self._will_serve = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the tiers."""
+        return tuple(self._links)
+
+    @property
+    def unreturned(self) -> bool:
+        """Whether a tier may still touch slots."""
+        return any(not link.lane.idle for link in self._links.values())
+
+    async def open(self) -> None:
+        """Open every tier.
+
+        Raises:
+            TierError: one cannot be used; those that were open are closed again.
+        """
+        opened: list[SecondaryTier] = []
+        try:
+            for link in self._links.values():
+                await link.lane.tier.open()
+                opened.append(link.lane.tier)
+        except BaseException:
+            for tier in opened:
+                await tier.aclose()
+            raise
+
+    def cascade(self) -> None:
+        """Begin what the manager wants to go down."""
+        if self._is_cascading:  # one that is refused makes room for the next at once
+            return
+        self._is_cascading = True
+        try:
+            while cascades := self._manager.take_cascades():
+                for cascade in cascades:
+                    self._links[cascade.tier].lane.store(self._call_of(cascade))
+        finally:
+            self._is_cascading = False
+
+    def _call_of(self, cascade: Cascade) -> TierCall:
+        return TierCall(
+            cascade.keys,
+            get_offload_group_idx(cascade.keys[0]),
+            cascade.max_call_keys,
+            partial(self._views, cascade.keys, cascade.slots),
+            partial(self._cascade_settled, cascade),
+            partial(self._cascade_returned, cascade),
+        )
+
+    def promote(
+        self,
+        keys: Sequence[OffloadKey],
+        ctx: ReqContext,
+        *,
+        excluded: Collection[str] = (),
+        on_change: Callable[[], None] = lambda: None,
+        holds: bool = False,
+    ) -> PromotionWalk | None:
+        """Begin to bring a chain up; `None` if its first key is in no tier that may be asked.
+
+        Args:
+            keys: of one group, in chain order.
+            ctx: who wants them.
+            excluded: tiers that are not to be asked.
+            on_change: called when the keys are to be looked up again, maybe before this returns.
+            holds: whether what has come up stays until it is used; the caller then says so, and when it gives up.
+        """
+        if self._closing or not self._manager.can_promote(keys, excluded):
+            return None
+        release = self._release if holds else None
+        walk = PromotionWalk(keys, ctx, excluded=excluded, on_change=on_change, release=release)
+        self._go_on(walk)
+        return walk
+
+    def room_changed(self) -> None:
+        """Slots may have become free or evictable."""
+        if self._room and not self._will_serve:
+            self._will_serve = True
+            asyncio.get_running_loop().call_soon(self._serve_room)
+
+    def _serve_room(self) -> None:
+        """Let the next walk go on, and one more in another pass of the loop (I10)."""
+        self._will_serve = False
+        if self._room.serve_next(self._advance):
+            self.room_changed()
+
+    async def reset(self, names: Collection[str]) -> dict[str, int | None]:
+        """Reset tiers side by side; for each what was cleared, `None` where that must wait until the tier answers."""
+        chosen = [name for name in self._links if name in names]
+        for name in chosen:
+            self._links[name].lane.begin_reset()
+        self._void(names)
+        cleared = await asyncio.gather(*(self._links[name].lane.reset() for name in chosen))
+        self._listener.tiers_changed()
+        return dict(zip(chosen, cleared, strict=True))
+
+    def _void(self, names: Collection[str]) -> None:
+        """What is on its way from these tiers is of the old epoch."""
+        for promotion in tuple(self._promotions.values()):
+            if promotion.tier in names:
+                self._manager.quarantine_promotion(promotion)
+
+    def refuse_cascades(self) -> None:
+        """CPU memory is reset: what waits to go down is not to be kept."""
+        for link in self._links.values():
+            link.lane.refuse_waiting(loads=False)
+
+    async def aclose(self, timeout_s: float) -> list[str]:
+        """End what is under way, up to the time-out, and close every tier; returns what was left, for people."""
+        self._closing = True
+        await self._room.aclose()
+        deadline_s = self._clock.now_s() + timeout_s
+        left = await asyncio.gather(*(link.lane.aclose(deadline_s) for link in self._links.values()))
+        return [text for text in left if text]
+
+    def statistics(self) -> tuple[TierStatistics, ...]:
+        """One record for each tier."""
+        return tuple(self._tier_statistics(name, link) for name, link in self._links.items())
+
+    def _tier_statistics(self, name: str, link: _Link) -> TierStatistics:
+        lane, counts = link.lane, link.counts
+        queues = lane.queues
+        return TierStatistics(
+            name=name,
+            serving=lane.serving,
+            storing=lane.storing.serving,
+            reason=lane.loading.reason or lane.storing.reason,
+            outages=lane.loading.outages,
+            promoted=counts.promoted,
+            missed=counts.missed,
+            corrupt=counts.corrupt,
+            failed_loads=counts.failed_loads,
+            cascaded=counts.cascaded,
+            present=counts.present,
+            refused=counts.refused,
+            failed_stores=counts.failed_stores,
+            dropped=counts.dropped + self._manager.count_dropped(name),
+            loads_waiting=len(queues.loads),
+            stores_waiting=len(queues.stores),
+            calls_in_flight=queues.running_loads + queues.running_stores,
+            calls_late=lane.late,
+            store_delay_s=queues.store_delay_s,
+            tier=lane.tier.statistics(),
+        )
+
+    def _views(self, keys: Sequence[OffloadKey], slots: Ids) -> Sequence[ChunkViews]:
+        group_idx, rows = get_offload_group_idx(keys[0]), slots.tolist()
+        return list(zip(*(worker.slot_views(group_idx, rows) for worker in self._workers), strict=True))
+
+    def _go_on(self, walk: PromotionWalk) -> None:
+        """Take the walk's next steps, behind those that wait for room."""
+        if self._closing:
+            walk.end()
+        elif not walk.ended and (self._room or not self._advance(walk)):
+            self._room.wait(walk)
+
+    def _advance(self, walk: PromotionWalk) -> bool:
+        """Begin the next batch; whether the walk need not wait for room."""
+        if walk.ended:
+            return True
+        plan = self._manager.plan_promotion(walk.rest, walk.ctx, excluded=walk.excluded, own_may_leave=walk.holds)
+        walk.position += plan.skipped
+        if plan.verdict is Verdict.WAIT:
+            return False
+        if plan.promotion is None:
+            walk.end()
+            return True
+        self._begin(walk, plan.promotion)
+        if walk.in_flight < self._links[plan.promotion.tier].max_calls_ahead:
+            # In another pass of the loop (I10).
+            asyncio.get_running_loop().call_soon(self._go_on, walk)
+        return True
+
+    def _begin(self, walk: PromotionWalk, promotion: Promotion) -> None:
+        walk.begin(promotion.keys)
+        self._promotions[promotion.token] = promotion
+        self._listener.promotion_began(promotion)
+        self._links[promotion.tier].lane.load(
+            TierCall(
+                promotion.keys,
+                get_offload_group_idx(promotion.keys[0]),
+                len(promotion.keys),
+                partial(self._views, promotion.keys, promotion.slots),
+                partial(self._promotion_settled, walk, promotion),
+                partial(self._promotion_returned, promotion),
+            )
+        )
+
+    def _promotion_settled(
+        self, walk: PromotionWalk, promotion: Promotion, end: CallEnd, outcomes: Sequence[LoadOutcome] | None
+    ) -> None:
+        keys = promotion.keys
+        outcomes = [LoadOutcome.FAILED] * len(keys) if outcomes is None else outcomes
+        self._count_loads(self._links[promotion.tier].counts, outcomes)
+        failed = frozenset(key for key, out in zip(keys, outcomes, strict=True) if out is not LoadOutcome.LOADED)
+        if end is CallEnd.LATE:
+            self._manager.quarantine_promotion(promotion)
+        elif not self._complete_promotion(promotion, failed):
+            failed = frozenset(keys)
+        elif walk.holds and (hold := self._manager.hold(keys)) is not None:
+            walk.hold(hold)
+        self._listener.tiers_changed()
+        self._listener.promotion_ended(promotion, failed)
+        walk.batch_ended(promotion, failed)
+        self.room_changed()
+        self._go_on(walk)
+
+    def _promotion_returned(self, promotion: Promotion) -> None:
+        """The tier touches its slots no more; nothing is left to do unless it was late."""
+        if promotion.token in self._promotions:
+            self._complete_promotion(promotion, frozenset())
+            self.room_changed()
+
+    def _release(self, hold: Hold) -> None:
+        self._manager.release(hold)
+        self.room_changed()
+
+    def _complete_promotion(self, promotion: Promotion, failed: frozenset[OffloadKey]) -> bool:
+        del self._promotions[promotion.token]
+        return self._manager.complete_promotion(promotion, failed)
+
+    def _cascade_settled(self, cascade: Cascade, end: CallEnd, outcomes: Sequence[StoreOutcome] | None) -> None:
+        counts = self._links[cascade.tier].counts
+        if end is CallEnd.REFUSED:
+            counts.dropped += len(cascade.keys)
+            return
+        outcomes = [StoreOutcome.FAILED] * len(cascade.keys) if outcomes is None else outcomes
+        pairs = zip(cascade.keys, outcomes, strict=True)
+        counts.cascaded += outcomes.count(StoreOutcome.STORED)
+        counts.present += outcomes.count(StoreOutcome.PRESENT)
+        counts.refused += outcomes.count(StoreOutcome.REFUSED)
+        counts.failed_stores += outcomes.count(StoreOutcome.FAILED)
+        declined = [key for key, outcome in pairs if outcome in (StoreOutcome.REFUSED, StoreOutcome.FAILED)]
+        if declined:
+            self._manager.decline_cascade(cascade, declined)
+
+    def _cascade_returned(self, cascade: Cascade) -> None:
+        self._manager.complete_cascade(cascade)
+        self.cascade()
+        self._listener.tiers_changed()
+        self.room_changed()
+
+    def _count_loads(self, counts: TierCounts, outcomes: Sequence[LoadOutcome]) -> None:
+        counts.promoted += outcomes.count(LoadOutcome.LOADED)
+        counts.missed += outcomes.count(LoadOutcome.MISS)
+        counts.corrupt += outcomes.count(LoadOutcome.CORRUPT)
+        counts.failed_loads += outcomes.count(LoadOutcome.FAILED)
+
+    def _serving_changed(self) -> None:
+        self._manager.set_serving(
+            loading=[name for name, link in self._links.items() if link.lane.serving],
+            storing=[name for name, link in self._links.items() if link.lane.storing.serving],
+        )
+
+    def __repr__(self) -> str:
+        return f"<Chain to {', '.join(self._links)}: {len(self._promotions)} promotions, {self._room!r}>"

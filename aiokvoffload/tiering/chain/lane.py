@@ -1,0 +1,291 @@
+"""One tier's calls: in turn, each with a deadline, and none at all while the tier is out of service.
+
+Knows calls and how long they take; knows no slots and no requests. What a late call may still touch is released when it
+returns, however late (I2, fault 25).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from aiokvoffload.base import ChunkViews, OffloadKey, SecondaryTier
+from aiokvoffload.base.tier import LoadOutcome, StoreOutcome
+from aiokvoffload.clock import Clock
+from aiokvoffload.errors import TierError
+from aiokvoffload.tiering.chain.calls import CallEnd, TierCall
+from aiokvoffload.tiering.chain.deadline import returned_in_time
+from aiokvoffload.tiering.chain.health import TierHealth
+from aiokvoffload.tiering.chain.queues import TierQueues
+from aiokvoffload.tiering.config import TierConfig
+
+logger = logging.getLogger(__name__)
+
+_Call = Callable[[Sequence[OffloadKey], Sequence[ChunkViews]], Awaitable[Sequence[Any]]]
+
+
+class TierLane:
+    """Performs the loads and stores of one tier.
+
+    Args:
+        tier: an open one, or one that `open` will open.
+        config: its limits.
+        clock: measures deadlines.
+        on_serving: called when the tier goes out of service or comes back.
+
+    Attributes:
+        tier: as given.
+        loading: whether loads are in service, and so whether a lookup may count on the tier.
+        storing: whether stores are; a full disk takes no more, and can still be read.
+        queues: what waits and runs.
+        late: calls whose deadline has passed and that have not returned.
+    """
+
+    def __init__(
+        self, tier: SecondaryTier, config: TierConfig, *, clock: Clock, on_serving: Callable[[], None]
+    ) -> None:
+        self.tier = tier
+        self.loading = TierHealth(f"{tier.name}, for loads", config.max_failures)
+        self.storing = TierHealth(f"{tier.name}, for stores", config.max_failures)
+        self.queues = TierQueues(
+            max_loads=config.max_loads_in_flight,
+            max_stores=config.max_stores_in_flight,
+            max_store_delay_s=config.max_store_delay_s,
+        )
+        self.late = 0
+        self._config, self._clock, self._on_serving = config, clock, on_serving
+        self._closing = self._is_resetting = self._owes_reset = False
+        self._calls: set[asyncio.Task[None]] = set()
+        self._probing: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def serving(self) -> bool:
+        """Whether lookups may count on it."""
+        return self.loading.serving and not self._is_resetting
+
+    def load(self, call: TierCall) -> None:
+        """Load as soon as it is its turn."""
+        if not self.serving or self._closing:
+            call.refuse()
+            return
+        self.queues.loads.append(call)
+        self._start()
+
+    def store(self, call: TierCall) -> bool:
+        """Store as soon as it is its turn; `False` if the tier does not keep up, and the call is refused."""
+        if not self.storing.serving or self._closing or not self.queues.admit_store(call):
+            call.refuse()
+            return False
+        self._start()
+        return True
+
+    def refuse_waiting(self, *, loads: bool = True, stores: bool = True) -> None:
+        """Whatever has not begun never will."""
+        for call in self.queues.take_waiting(loads=loads, stores=stores):
+            call.refuse()
+
+    def begin_reset(self) -> None:
+        """From now on nothing of the tier is served until `reset` is done (fault 53)."""
+        self._owes_reset = self._is_resetting = True
+        self.refuse_waiting()
+        self._on_serving()
+
+    async def reset(self) -> int | None:
+        """Make the tier forget everything, after `begin_reset`; `None` if that must wait until it answers again."""
+        try:
+            return await self._reset() if self.loading.serving else None
+        finally:
+            self._is_resetting = False
+            self._on_serving()
+            self._start()
+
+    async def _reset(self) -> int | None:
+        resetting = asyncio.ensure_future(self.tier.reset())
+        if not await returned_in_time(resetting, self._clock, self._clock.now_s() + self._config.store_timeout_s):
+            self._watch_late(resetting)
+            self._take_all_out(f"a reset did not end in {self._config.store_timeout_s} s")
+            return None
+        if (error := _error_of(resetting)) is not None:
+            self._take_all_out(f"a reset failed: {error!r}")
+            return None
+        self._owes_reset = False
+        return resetting.result()
+
+    async def aclose(self, deadline_s: float) -> str:
+        """End what waits and runs, up to the deadline, then close the tier.
+
+        Returns:
+            What was left, for people; empty if nothing was.
+        """
+        self._closing = True
+        self.refuse_waiting(stores=False)
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait([self._probing])
+        drained = asyncio.create_task(self._wait_idle())
+        if not await returned_in_time(drained, self._clock, deadline_s):
+            drained.cancel()
+            await asyncio.wait([drained])
+            self.refuse_waiting()
+        left = [f"{self.late or len(self._calls)} calls"] if not self.idle else []
+        closing = asyncio.ensure_future(self.tier.aclose())
+        closing.add_done_callback(_error_of)
+        if not await returned_in_time(closing, self._clock, max(deadline_s, self._clock.now_s())):
+            left.append("its close")
+        elif (error := _error_of(closing)) is not None:
+            left.append(f"{error}")
+        return f"tier {self.tier.name!r}: {', '.join(left)}" if left else ""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits, runs or is late."""
+        return self.queues.idle and not self.late
+
+    async def _wait_idle(self) -> None:
+        while not self.idle:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _start(self) -> None:
+        if self._is_resetting:
+            return
+        while (call := self.queues.next_load()) is not None:
+            self._begin(self._perform_load(call))
+        while (call := self.queues.next_store()) is not None:
+            self._begin(self._perform_store(call))
+
+    def _begin(self, performing: Any) -> None:
+        task = asyncio.create_task(performing, name=f"aiokvoffload-{self.tier.name}")
+        self._calls.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._calls.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("an end of a call of tier %r failed", self.tier.name, exc_info=error)
+        self._start()
+        self._changed.set()
+
+    async def _perform_load(self, call: TierCall) -> None:
+        try:
+            failed, health = LoadOutcome.FAILED, self.loading
+            await self._perform(call, self.tier.load, self._config.load_timeout_s, failed=failed, health=health)
+        finally:
+            self.queues.load_ended()
+
+    async def _perform_store(self, call: TierCall) -> None:
+        began_s = self._clock.now_s()
+        try:
+            failed, health = StoreOutcome.FAILED, self.storing
+            await self._perform(call, self.tier.store, self._config.store_timeout_s, failed=failed, health=health)
+        finally:
+            self.queues.store_ended(len(call.keys), self._clock.now_s() - began_s)
+
+    async def _perform(
+        self, call: TierCall, operation: _Call, timeout_s: float, *, failed: Any, health: TierHealth
+    ) -> None:
+        running = asyncio.ensure_future(_run(operation, call))
+        try:
+            in_time = await returned_in_time(running, self._clock, self._clock.now_s() + timeout_s)
+        except asyncio.CancelledError:
+            # Whoever ends a loop cancels every task. The tier may go on all the same, so the buffers are never free.
+            self._lose(call)
+            raise
+        if not in_time:
+            await self._wait_late(call, running, timeout_s)
+        elif running.cancelled():
+            self._lose(call)
+            return
+        else:
+            call.on_settled(CallEnd.RETURNED, self._judge(running, failed, health))
+        call.on_returned()
+
+    def _judge(self, running: "asyncio.Future[Sequence[Any]]", failed: Any, health: TierHealth) -> Sequence[Any] | None:
+        """The outcomes, and what they say of the tier."""
+        error = _error_of(running)
+        outcomes = running.result() if error is None else None
+        if outcomes is None:
+            health.failed(repr(error))
+        elif all(outcome is failed for outcome in outcomes):
+            health.failed(f"none of {len(outcomes)} keys could be moved")
+        else:
+            health.succeeded()
+        self._health_changed()
+        return outcomes
+
+    async def _wait_late(self, call: TierCall, running: "asyncio.Future[Any]", timeout_s: float) -> None:
+        self.late += 1
+        call.on_settled(CallEnd.LATE, None)
+        self._take_all_out(f"a call of {len(call.keys)} keys did not return in {timeout_s} s")
+        await asyncio.wait([running])
+        if not running.cancelled():
+            _error_of(running)
+            self.late -= 1
+
+    def _lose(self, call: TierCall) -> None:
+        self.late += 1
+        call.on_settled(CallEnd.LATE, None)
+        self._take_all_out("a call of it was cancelled from outside: its buffers are never used again")
+
+    def _take_all_out(self, reason: str) -> None:
+        self.loading.take_out(reason)
+        self.storing.take_out(reason)
+        self._health_changed()
+
+    def _health_changed(self) -> None:
+        if self.loading.serving and self.storing.serving:
+            return
+        self.refuse_waiting(loads=not self.loading.serving, stores=not self.storing.serving)
+        self._on_serving()
+        if self._probing is None and not self._closing:
+            self._probing = asyncio.create_task(self._probe_until_it_answers(), name="aiokvoffload-probe")
+
+    async def _probe_until_it_answers(self) -> None:
+        while not (self.loading.serving and self.storing.serving):
+            await self._clock.sleep_until(self._clock.now_s() + self._config.probe_interval_s)
+            # As long as a call has not returned, the tier hangs, whatever else it says.
+            if not self.late and await self._answers():
+                self.loading.take_back()
+                self.storing.take_back()
+        self._probing = None
+        self._on_serving()
+
+    async def _answers(self) -> bool:
+        probing = asyncio.ensure_future(self._probe())
+        probing.add_done_callback(_error_of)  # a close may stop the waiting for it
+        if not await returned_in_time(probing, self._clock, self._clock.now_s() + self._config.load_timeout_s):
+            self._watch_late(probing)
+            return False
+        return _error_of(probing) is None
+
+    async def _probe(self) -> None:
+        if self._owes_reset:
+            await self.tier.reset()
+            self._owes_reset = False
+        await self.tier.probe()
+
+    def _watch_late(self, running: "asyncio.Future[Any]") -> None:
+        """A call without buffers is late: as long as it has not returned, the tier is not asked again."""
+        self.late += 1
+        running.add_done_callback(partial(self._late_returned))
+
+    def _late_returned(self, running: "asyncio.Future[Any]") -> None:
+        _error_of(running)
+        self.late -= 1
+        self._changed.set()
+
+    def __repr__(self) -> str:
+        return f"<TierLane {self.tier.name!r}: {self.loading!r}, {self.storing!r}, {self.queues!r}, {self.late} late>"
+
+
+async def _run(operation: _Call, call: TierCall) -> Sequence[Any]:
+    return await operation(call.keys, call.make_views())
+
+
+def _error_of(ended: "asyncio.Future[Any]") -> BaseException | None:
+    """What it ended with, which counts as seen by that."""
+    if ended.cancelled():
+        return TierError("it was cancelled from outside")
+    return ended.exception()

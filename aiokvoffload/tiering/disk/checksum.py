@@ -1,0 +1,38 @@
+"""What makes bytes provably those that were stored: over namespace, key, length and payload (I5).
+
+XXH3 (https://xxhash.com) with 128 bits is no protection against somebody who wants to deceive; it is one against torn,
+stale, foreign and flipped bytes, at 9 to 15 GB/s a core. It lets go of the GIL for all but tiny buffers.
+"""
+
+import struct
+from collections.abc import Sequence
+
+from aiokvoffload.base import OffloadKey
+
+try:
+    import xxhash
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("the disk tier needs xxhash: pip install 'aiokvoffload[disk]'", name="xxhash") from error
+
+CHECKSUM_BYTES = 16
+_LENGTHS = struct.Struct(">IQ")
+
+
+class Checksummer:
+    """Checksums of one namespace.
+
+    Args:
+        namespace: as configured.
+    """
+
+    __slots__ = ("_namespace_digest",)
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace_digest = xxhash.xxh3_128_digest(namespace.encode())
+
+    def digest(self, key: OffloadKey, payload: Sequence[memoryview]) -> bytes:
+        """The checksum of one chunk, whose payload is these buffers, in this order."""
+        size_bytes = sum(map(len, payload))
+        head = self._namespace_digest + _LENGTHS.pack(len(key), size_bytes) + key
+        # Of digests, since that takes one call for each buffer: with chunks of 64 KiB the calls count.
+        return xxhash.xxh3_128_digest(head + b"".join(map(xxhash.xxh3_128_digest, payload)))

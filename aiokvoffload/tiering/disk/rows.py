@@ -1,0 +1,298 @@
+"""The index as it is kept on disk: a row for each chunk, in SQLite. Knows statements, and no chunk's bytes.
+
+A row says that a slot holds a key's bytes, and what their checksum is. Which slots are free follows from the rows and
+is stored nowhere. The journal is a write-ahead log, synchronized at checkpoints only: a commit survives the death of
+the process; after a power loss the last ones may be gone, and rows may be there whose bytes are not, which their
+checksums tell.
+"""
+
+import contextlib
+import json
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain, groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import NamedTuple
+
+from aiokvoffload.base import OffloadKey
+from aiokvoffload.cache.chains import group_suffix
+from aiokvoffload.errors import TierError
+from aiokvoffload.tiering.disk.directory import FILE_MODE
+from aiokvoffload.tiering.disk.layout import DiskPool
+
+INDEX_NAME = "index.sqlite3"
+FORMAT_VERSION = 1
+MAX_KEY_BYTES = 256
+ROW_BOUND_BYTES = 512
+"""Room for one row in the index at its bound, with the longest key; one with a key of 36 bytes takes some 100."""
+_APPLICATION_ID = 0x6B766F66
+_PAGE_BYTES = 4096
+_WAL_PAGES = 8000
+"""After so many the log is copied into the file and both are synchronized, for which all commits wait."""
+_STATEMENT_ROWS = 64
+_SCHEMA = """
+CREATE TABLE store (description TEXT NOT NULL, store_id TEXT NOT NULL, created_s INTEGER NOT NULL);
+CREATE TABLE chunks (
+    pool INTEGER NOT NULL, slot INTEGER NOT NULL, key BLOB NOT NULL, rank INTEGER NOT NULL, checksum BLOB NOT NULL,
+    PRIMARY KEY (pool, slot)
+) WITHOUT ROWID;
+"""
+_SENSE = f"""
+typeof(pool) = 'integer' AND typeof(slot) = 'integer' AND typeof(rank) = 'integer' AND rank BETWEEN 0 AND ?
+AND typeof(key) = 'blob' AND length(key) <= {MAX_KEY_BYTES} AND typeof(checksum) = 'blob' AND length(checksum) = 16
+"""
+
+
+class Row(NamedTuple):
+    """A slot of a pool holds a key's bytes; rows of higher rank were stored later."""
+
+    pool: int
+    slot: int
+    key: OffloadKey
+    rank: int
+    checksum: bytes
+
+
+class ForeignIndexError(TierError):
+    """Raised when an index belongs to something else, or to another version of this library."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a directory must agree about with whoever opens it; the order of fields is that of the messages.
+
+    Attributes:
+        namespace: as configured.
+        chunk_bytes: payload of a chunk of each group on one worker.
+        num_workers: rows of a slot.
+        num_directories: over which chunks are striped.
+    """
+
+    namespace: str
+    chunk_bytes: tuple[int, ...]
+    num_workers: int
+    num_directories: int
+
+    @classmethod
+    def from_json(cls, text: str) -> "Description":
+        """What `to_json` has written."""
+        fields = json.loads(text)
+        return cls(**fields | {"chunk_bytes": tuple(fields["chunk_bytes"])})
+
+    def to_json(self) -> str:
+        """As it is kept in the index."""
+        return json.dumps(asdict(self))
+
+    def require(self, wanted: "Description", path: Path) -> None:
+        """Check that an index described so serves who wants another one (fault 7).
+
+        Raises:
+            TierError: it does not; the message names what differs.
+        """
+        for name in self.__slots__:
+            if (here := getattr(self, name)) != (asked := getattr(wanted, name)):
+                raise TierError(
+                    f"{path} was filled with {name} {here!r}, not {asked!r}: name another directory for that"
+                )
+
+
+class RowStore:
+    """The rows in one file, for one thread at a time.
+
+    Args:
+        path: of the file, which is made unless it exists.
+        description: what it must agree about.
+        max_slots: most rows there can be, which bounds the file.
+        now_s: the time, in seconds since 1970.
+        store_id: what to call a new one; without it a name is made up.
+
+    Attributes:
+        path: as given.
+        store_id: which no other index has.
+        created_s: when it was made, in seconds since 1970.
+
+    Raises:
+        ForeignIndexError: the file is something else.
+        TierError: it was filled under another description, or cannot be written.
+        sqlite3.DatabaseError: it is damaged.
+    """
+
+    def __init__(
+        self, path: Path, description: Description, *, max_slots: int, now_s: int, store_id: str | None = None
+    ) -> None:
+        self.path = path
+        with contextlib.ExitStack() as undo:
+            self._connection = connect(path)
+            undo.callback(self._connection.close)
+            is_new = _is_new(self._connection, path)
+            max_bytes = ROW_BOUND_BYTES * max_slots + (1 << 20)
+            self._connection.execute(f"PRAGMA max_page_count = {max_bytes // _PAGE_BYTES}")
+            if is_new:
+                self._create(description, store_id or uuid.uuid4().hex, now_s)
+            found, self.store_id, self.created_s = read_description(self._connection)
+            found.require(description, path.parent)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
+            self._connection.execute(f"PRAGMA journal_size_limit = {_WAL_PAGES * _PAGE_BYTES}")
+            undo.pop_all()
+
+    def drop_senseless(self, pools: Sequence[DiskPool], max_rank: int) -> None:
+        """Delete rows that are not such as are written here, or are of slots that their pool has not, or no more.
+
+        It reads every page of the file that has rows.
+
+        Args:
+            pools: of the tier.
+            max_rank: the highest that can have been given.
+        """
+        of_pools = " OR ".join(map(_of_pool, pools))
+        self._connection.execute(f"DELETE FROM chunks WHERE NOT ({_SENSE}) OR NOT ({of_pools})", (max_rank,))  # noqa: S608
+
+    def keep_latest(self, pool: int, count: int) -> None:
+        """Delete the rows of a pool that were stored before the `count` latest ones."""
+        (found,) = self._connection.execute("SELECT COUNT(*) FROM chunks WHERE pool = ?", (pool,)).fetchone()
+        if found <= count:
+            return
+        earlier = "SELECT slot FROM chunks WHERE pool = ? ORDER BY rank DESC LIMIT -1 OFFSET ?"
+        slots = self._connection.execute(earlier, (pool, count)).fetchall()
+        with self.changing(deletes=[(pool, slot) for (slot,) in slots]):
+            pass
+
+    def slots(self, pool: int, batch_rows: int) -> Iterator[list[int]]:
+        """The slots that have rows, in increasing order, in batches."""
+        cursor = self._connection.execute("SELECT slot FROM chunks WHERE pool = ? ORDER BY slot", (pool,))
+        while batch := cursor.fetchmany(batch_rows):
+            yield [slot for (slot,) in batch]
+
+    def last_rank(self) -> int:
+        """The highest rank of all rows, or 0."""
+        (rank,) = self._connection.execute("SELECT MAX(rank) FROM chunks").fetchone()
+        return int(rank or 0)
+
+    @contextlib.contextmanager
+    def changing(
+        self, *, clear: bool = False, inserts: Sequence[Row] = (), deletes: Sequence[tuple[int, int]] = ()
+    ) -> Iterator[None]:
+        """Change rows in one transaction: clear all, then insert, then delete; commit if the block does not raise."""
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if clear:
+                connection.execute("DELETE FROM chunks")
+            _insert(connection, inserts)
+            _delete(connection, deletes)
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:  # SQLite itself has rolled back after some errors
+                connection.execute("ROLLBACK")
+            raise
+
+    def close(self) -> None:
+        """Write everything into the file itself, and close it."""
+        self._connection.close()
+
+    def _create(self, description: Description, store_id: str, now_s: int) -> None:
+        connection = self._connection
+        connection.executescript(f"BEGIN; {_SCHEMA}")
+        connection.execute("INSERT INTO store VALUES (?, ?, ?)", (description.to_json(), store_id, now_s))
+        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        connection.execute("COMMIT")
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection of which any one thread at a time may make use.
+
+    Raises:
+        TierError: the file cannot be opened.
+    """
+    try:
+        if not read_only:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+        uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
+        return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    except (OSError, sqlite3.OperationalError) as error:
+        raise TierError(f"{path} cannot be opened: {error}") from error
+
+
+def read_rows(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[Row]]:
+    """All rows, the earliest stored first, in batches."""
+    cursor = connection.execute("SELECT pool, slot, key, rank, checksum FROM chunks ORDER BY rank")
+    while rows := cursor.fetchmany(batch_rows):
+        yield list(map(Row._make, rows))
+
+
+def read_description(connection: sqlite3.Connection) -> tuple[Description, str, int]:
+    """What the index says about itself: its description, its name, and when it was made.
+
+    Raises:
+        sqlite3.DatabaseError: it says nothing that makes sense.
+    """
+    row = connection.execute("SELECT description, store_id, created_s FROM store").fetchone()
+    try:
+        return Description.from_json(row[0]), str(row[1]), int(row[2])
+    except (TypeError, ValueError, KeyError) as error:
+        raise sqlite3.DatabaseError(f"the index does not describe itself: {error!r}") from error
+
+
+def require_own(connection: sqlite3.Connection, path: Path) -> None:
+    """Check that an index that is not empty is one of this version.
+
+    Raises:
+        ForeignIndexError: it is not.
+    """
+    try:
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise ForeignIndexError(f"{path} is no index of this library ({error}): remove it") from error
+    if application_id != _APPLICATION_ID:
+        raise ForeignIndexError(f"{path} is another program's: remove it, or name another directory")
+    if version != FORMAT_VERSION:
+        raise ForeignIndexError(
+            f"{path} has format {version}, this version reads {FORMAT_VERSION}: remove the directory"
+        )
+
+
+# One statement for many rows: each lets go of the GIL and takes it again, among threads that all want it.
+def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    for start in range(0, len(rows), _STATEMENT_ROWS):
+        part = rows[start : start + _STATEMENT_ROWS]
+        placeholders = ", ".join(["(?, ?, ?, ?, ?)"] * len(part))
+        connection.execute(f"INSERT OR REPLACE INTO chunks VALUES {placeholders}", tuple(chain.from_iterable(part)))  # noqa: S608
+
+
+def _delete(connection: sqlite3.Connection, pools_and_slots: Sequence[tuple[int, int]]) -> None:
+    for pool, run in groupby(sorted(pools_and_slots), itemgetter(0)):
+        slots = [slot for _, slot in run]
+        for start in range(0, len(slots), _STATEMENT_ROWS):
+            part = slots[start : start + _STATEMENT_ROWS]
+            placeholders = ", ".join("?" * len(part))
+            connection.execute(f"DELETE FROM chunks WHERE pool = ? AND slot IN ({placeholders})", (pool, *part))  # noqa: S608
+
+
+def _of_pool(pool: DiskPool) -> str:
+    suffixes = ", ".join(f"x'{group_suffix(group_idx).hex()}'" for group_idx in pool.groups)
+    return f"(pool = {pool.index} AND slot BETWEEN 0 AND {pool.num_slots - 1} AND substr(key, -4) IN ({suffixes}))"
+
+
+def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
+    try:
+        (num_tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    except sqlite3.OperationalError as error:
+        raise TierError(f"{path} cannot be read: {error}") from error
+    except sqlite3.DatabaseError as error:
+        if "malformed" in str(error):
+            raise
+        raise ForeignIndexError(f"{path} is no index of this library ({error}): remove it") from error
+    if not num_tables and not application_id:
+        return True
+    require_own(connection, path)
+    return False

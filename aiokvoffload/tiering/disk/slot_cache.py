@@ -1,0 +1,149 @@
+"""Slots and order of one pool on disk, where a slot outlives its key: until no row speaks of it any more.
+
+A slot is *resident*, then *retiring* (its key is gone, its row's deletion is queued), *free* (that is committed),
+*writing*, and *resident* again (a row for it is queued). A retiring slot is quarantined in the pool's terms, held by
+the thread that writes the rows. So is, after a restart, one whose row has not been read yet.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from typing import NamedTuple
+
+from aiokvoffload.base import CachePolicy, OffloadKey, Residents
+from aiokvoffload.cache.chunk_cache import ChunkCache
+from aiokvoffload.cache.pool import Held
+from aiokvoffload.tiering.disk.checksum import CHECKSUM_BYTES
+
+MAX_SPARE_SLOTS = 256
+
+
+def spare_slots(num_slots: int) -> int:
+    """How many of a pool's slots are kept free, or on their way to it."""
+    return max(1, min(MAX_SPARE_SLOTS, num_slots // 16))
+
+
+class Reserved(NamedTuple):
+    """Slots for the leading keys of a store, and the keys that left for them, with the slots that these had."""
+
+    held: Held
+    evicted: Sequence[OffloadKey]
+    retiring: Held
+
+
+class SlotCache(ChunkCache):
+    """The chunks of one pool on disk.
+
+    A store evicts at once, and is given slots that others gave up earlier; `spare` of them are kept for that.
+
+    Args:
+        num_slots: in all.
+        make_policy: makes the policy that orders the chunks.
+
+    Attributes:
+        spare: slots that are kept free, or on their way to it.
+        unread: slots whose rows have not been read yet, as a dictionary without values.
+    """
+
+    __slots__ = ("_checksums", "_retiring", "spare", "unread")
+
+    def __init__(self, num_slots: int, make_policy: Callable[[Residents], CachePolicy]) -> None:
+        super().__init__(num_slots, make_policy)
+        self.spare = spare_slots(num_slots)
+        self.unread: dict[int, None] = {}
+        self._retiring: set[int] = set()
+        self._checksums = bytearray(num_slots * CHECKSUM_BYTES)
+
+    @property
+    def retiring_count(self) -> int:
+        """Slots whose rows are still to be deleted."""
+        return len(self._retiring)
+
+    def checksum(self, slot: int) -> bytes:
+        """Of what a slot holds."""
+        return bytes(self._checksums[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES])
+
+    def set_checksums(self, slots: Sequence[int], checksums: Sequence[bytes]) -> None:
+        """Note the checksums of what slots hold."""
+        kept = self._checksums
+        for slot, checksum in zip(slots, checksums, strict=True):
+            kept[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES] = checksum
+
+    def reserve(self, chain: Sequence[OffloadKey], protected: Set[OffloadKey], chain_number: int) -> Reserved | None:
+        """Reserve free slots for a leading part of `chain`, no more than there are, and evict as many keys as it takes.
+
+        Args:
+            chain: absent, distinct keys, head first.
+            protected: keys that must stay.
+            chain_number: which they continue.
+
+        Returns:
+            The reservation, or `None` if nothing can leave, and nothing has changed (I6).
+        """
+        room = max(0, self.pool.capacity - self.spare - len(self.pool.index) - len(self.unread))
+        admission = self._policy.admit(chain[: self.pool.free.count], room, protected, chain_number)
+        if admission is None:
+            return None
+        accepted, victims, _ = admission
+        retiring = self._retire(victims)
+        held = self.pool.reserve(chain[:accepted])
+        self._policy.place(held.keys, held.slots, chain_number)
+        return Reserved(held, victims, retiring)
+
+    def forget(self, held: Held, keys: Collection[OffloadKey]) -> Held:
+        """Drop keys of a read that turned out to be of no use, unless they have other slots by now.
+
+        Returns:
+            Their keys and slots, which are retiring.
+        """
+        find = self.pool.index.get
+        lost = {key: slot for key, slot in zip(held.keys, held.slots, strict=True) if key in keys and find(key) == slot}
+        if lost:
+            self._policy.remove(list(lost.values()))
+        return self._retire(list(lost))
+
+    def free(self, slots: Sequence[int]) -> None:
+        """The rows of retiring slots are gone."""
+        self._retiring.difference_update(slots)
+        self.pool.unpin(Held(slots, ()))
+
+    def hold_unread(self, slots: Sequence[int]) -> None:
+        """These free slots have rows from an earlier run; before anything else happens to them."""
+        self.pool.quarantine(slots)
+        self.unread.update(dict.fromkeys(slots))
+
+    def are_unread(self, slots: Sequence[int]) -> bool:
+        """Whether the rows of all these slots have still to be read."""
+        return self.unread.keys() >= set(slots)
+
+    def adopt(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain_number: int) -> None:
+        """Absent keys are readable in unread slots, as the continuation of a chain, head first."""
+        self.pool.adopt(keys, slots)
+        unread = self.unread
+        for slot in slots:
+            del unread[slot]
+        self._policy.place(keys, slots, chain_number)
+
+    def retire_unread(self, count: int) -> Sequence[int]:
+        """So many unread slots, or what there are, are retiring now."""
+        slots = [self.unread.popitem()[0] for _ in range(min(count, len(self.unread)))]
+        self._retiring.update(slots)
+        return slots
+
+    def check_integrity(self, reads: Iterable[Held], writes: Iterable[Held]) -> None:
+        """Check as any cache is checked, with the holds of those who write and read rows.
+
+        Raises:
+            InternalError: it does not hold.
+        """
+        super().check_integrity([*reads, Held([*self._retiring, *self.unread], ())], writes)
+
+    def __repr__(self) -> str:
+        return f"SlotCache({self.pool!r}, {self.retiring_count} retiring, {len(self.unread)} unread, {self._policy!r})"
+
+    def _retire(self, keys: Sequence[OffloadKey]) -> Held:
+        if not keys:
+            return Held((), ())
+        # Held before they are dropped: otherwise they would be free at once.
+        retiring = self.pool.pin_leading(keys)
+        self.pool.drop(keys, retiring.slots)
+        self._retiring.update(retiring.slots)
+        return retiring

@@ -1,0 +1,122 @@
+"""The commands that look at disks: `inspect`, `bench disk`, `bench recovery`."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from aiokvoffload.cli.app import app, run
+from aiokvoffload.cli.fio import Fio
+from aiokvoffload.tiering.disk.layout import HEADER_BYTES
+from tests.tiering.disk.rig import CHUNK_BYTES, disk_rig
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_has_its_signal_pipe() -> None:
+    """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a command leaves."""
+    run(asyncio.sleep(0))
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> tuple[Path, Path]:
+    async def fill() -> None:
+        async with disk_rig(tmp_path / "a", tmp_path / "b") as rig:
+            await rig.store(*range(10))
+
+    asyncio.run(fill())
+    return tmp_path / "a", tmp_path / "b"
+
+
+def invoke(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200", "NO_COLOR": "1"})
+    return result.exit_code, result.output
+
+
+def test_inspect_says_what_is_there_how_much_and_since_when(filled: tuple[Path, Path]) -> None:
+    status, output = invoke("inspect", filled[0], "--json", "-")
+    found = json.loads(output)
+    assert status == 0
+    assert (found["namespace"], found["chunks"], found["payload_bytes"]) == ("tests", 10, 10 * CHUNK_BYTES)
+    assert found["pools"] == [{"groups": [0], "chunk_bytes": CHUNK_BYTES, "chunks": 10, "slots": 40}]
+    assert found["created_s"] - 1 <= found["first_stored_s"] <= found["last_stored_s"]
+    assert found["verification"] is None
+
+
+def test_inspect_verifies_every_chunk_and_changes_none(filled: tuple[Path, Path]) -> None:
+    status, output = invoke("inspect", *filled, "--verify")
+    assert status == 0
+    assert "10, 0, 0" in output
+    data = filled[1] / "chunks-0.data"
+    before = bytearray(data.read_bytes())
+    before[HEADER_BYTES + 5] ^= 1
+    data.write_bytes(before)
+    for _ in range(2):
+        status, output = invoke("inspect", *filled, "--verify", "--json", "-")
+        assert status == 1
+        assert json.loads(output)["verification"] == {"right": 9, "corrupt": 1, "unreadable": 0}
+    assert data.read_bytes() == bytes(before)
+
+
+def test_inspect_names_what_is_wrong_with_its_directories(filled: tuple[Path, Path], tmp_path: Path) -> None:
+    assert invoke("inspect", tmp_path)[0] == 2
+    status, output = invoke("inspect", filled[0], "--verify")
+    assert (status, "one of 2 directories: name all" in output) == (2, True)
+    (filled[0] / "index.sqlite3").write_bytes(b"somebody's diary" * 100)
+    status, output = invoke("inspect", filled[0])
+    assert (status, "no index of this library" in output) == (2, True)
+
+
+def test_a_tier_in_use_can_be_inspected_and_not_verified(tmp_path: Path) -> None:
+    async def inspect() -> list[tuple[int, str]]:
+        async with disk_rig(tmp_path) as rig:
+            await rig.store(1, 2)
+            return [await asyncio.to_thread(invoke, "inspect", tmp_path, *more) for more in ((), ("--verify",))]
+
+    (seen, _), (refused, why) = asyncio.run(inspect())
+    assert (seen, refused) == (0, 2)
+    assert "in use by process" in why
+
+
+@pytest.mark.parametrize("has_fio", [True, False])
+def test_bench_disk_measures_the_tier_beside_fio(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_fio: bool
+) -> None:
+    if has_fio and not Fio.is_installed():
+        pytest.skip("fio is not installed")
+    monkeypatch.setattr(Fio, "is_installed", staticmethod(lambda: has_fio))
+    options = ("--dir", tmp_path, "--bytes", "2MiB", "--chunk-bytes", "16KiB", "--threads", 2, "--repeat", 1)
+    status, output = invoke("bench", "disk", *options, "--json", "-")
+    assert status == 0
+    figures = json.loads(output)["figures"]
+    assert [figure["work"] for figure in figures] == ["store", "load", "mixed"]
+    for figure in figures:
+        assert figure["gbps"] > 0
+        assert (figure["ratio"] is not None) == has_fio
+    assert not list(tmp_path.iterdir())
+
+
+def test_bench_recovery_knows_every_row_in_the_end(tmp_path: Path) -> None:
+    status, output = invoke("bench", "recovery", "--dir", tmp_path, "--rows", 1000, "--json", "-")
+    assert status == 0
+    assert 0 < json.loads(output)["open_s"] <= json.loads(output)["recovered_s"]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--bytes", "900TiB"), "are free"),
+        (("--chunk-bytes", "1001"), "multiples of 4096, got 1001"),
+        (("--bytes", "1"), "at least 16 chunks"),
+        (("--dir", "/nowhere"), "no such directory"),
+    ],
+)
+def test_bench_disk_refuses_what_cannot_be_before_it_writes(
+    tmp_path: Path, options: tuple[str, str], message: str
+) -> None:
+    """Above all it fills nobody's disk."""
+    status, output = invoke("bench", "disk", "--dir", tmp_path, *options)
+    assert (status, message in output) == (2, True)
+    assert not list(tmp_path.iterdir())
