@@ -13,8 +13,13 @@ from aiokvoffload.errors import ConfigError
 
 BUILTIN: dict[str, dict[str, str]] = {
     "policies": {
+        "adaptive": "aiokvoffload.cache.policies.adaptive:AdaptivePolicy",
+        "gap": "aiokvoffload.cache.policies.gap:GAPPolicy",
         "lru": "aiokvoffload.cache.policies.lru:LRUPolicy",
         "arc": "aiokvoffload.cache.policies.arc:ARCPolicy",
+        "s3fifo": "aiokvoffload.cache.policies.s3fifo:S3FIFOPolicy",
+        "sieve": "aiokvoffload.cache.policies.sieve:SIEVEPolicy",
+        "lfu": "aiokvoffload.cache.policies.lfu:LFUPolicy",
     },
     "tiers": {
         "disk": "aiokvoffload.tiering.disk.tier:DiskTier",

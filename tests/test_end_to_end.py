@@ -52,7 +52,7 @@ class Engine:
         per_chunk = self.groups[0].blocks_per_chunk * NUM_LAYERS * PAGE_BYTES
         row_bytes = -(-per_chunk // 4096) * 4096
         config = CPUOffloadingConfig(
-            cpu_bytes=self.num_slots * row_bytes, groups=tuple(self.groups), device=self.device_name
+            policy="lru", cpu_bytes=self.num_slots * row_bytes, groups=tuple(self.groups), device=self.device_name
         )
         self.service = CPUOffloadingSpec(config).open(caches)
 

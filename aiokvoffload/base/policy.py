@@ -53,6 +53,8 @@ class CachePolicy(ABC):
     ) -> None:
         """Count one use of each key by one request; of no keys is no use.
 
+        Where there are both resident and absent keys, the first of all is absent: the resident ones lie behind it.
+
         Args:
             resident: distinct resident keys, in chain order.
             slots: the slot of each.

@@ -49,8 +49,12 @@ class ChunkCache:
         if None not in slots:
             self._policy.access(keys, cast("list[int]", slots), (), chain_number)
             return
-        resident = {key: slot for key, slot in zip(keys, slots, strict=True) if slot is not None}
-        absent = [key for key, slot in zip(keys, slots, strict=True) if slot is None]
+        first_absent = slots.index(None)
+        if first_absent:
+            self._policy.access(keys[:first_absent], cast("list[int]", slots[:first_absent]), (), chain_number)
+        rest = list(zip(keys[first_absent:], slots[first_absent:], strict=True))
+        resident = {key: slot for key, slot in rest if slot is not None}
+        absent = [key for key, slot in rest if slot is None]
         self._policy.access(list(resident), list(resident.values()), absent, chain_number)
 
     def access_absent(self, keys: Sequence[OffloadKey], chain_number: int) -> None:

@@ -30,12 +30,15 @@ from aiokvoffload.cli.inspect import inspection_json, inspection_table
 from aiokvoffload.cli.interrupt import INTERRUPTED_LINE, INTERRUPTED_STATUS, leave_at_once, take_over
 from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
 from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, manager_table
+from aiokvoffload.cli.policy_bench import policy_benchmark, policy_json, policy_table
+from aiokvoffload.cli.policy_plot import import_matplotlib, plot_policies
 from aiokvoffload.cli.poller_bench import TRANSFER_BYTES, poller_benchmark
 from aiokvoffload.cli.poller_figures import poller_tables
 from aiokvoffload.cli.recovery_bench import recovery_benchmark, recovery_table
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.sizes import parse_size
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
+from aiokvoffload.cli.workloads import WORKLOADS
 from aiokvoffload.config import HostMemory
 from aiokvoffload.errors import ArgumentError, OffloadError
 from aiokvoffload.tiering.disk.inspection import inspect_directory, verify_directories
@@ -160,6 +163,7 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON too; - writes nothing else.")
 ]
 POLICIES = ", ".join(registry.names("policies"))
+BUILTIN_POLICIES = tuple(registry.BUILTIN["policies"])
 
 
 @app.command(name="replay")
@@ -224,21 +228,21 @@ def progress(total: int, *, quiet: bool, what: str = "requests") -> Iterator[Cal
         yield lambda: bar.advance(task)
 
 
-def check_writable(json_file: Path | None, *, option: str = "--json") -> None:
+def check_writable(file: Path | None, *, option: str = "--json") -> None:
     """Find out before a long run, not after it, that its figures cannot be written.
 
     Raises:
         ArgumentError: there is no such folder, or it or the file may not be written.
     """
-    if json_file is None or json_file == STDOUT:
+    if file is None or file == STDOUT:
         return
-    folder = json_file.parent
+    folder = file.parent
     if not folder.is_dir():
-        raise ArgumentError(f"{option} {json_file}: there is no folder {folder}: make it, or name a file in another")
-    if json_file.is_dir():
-        raise ArgumentError(f"{option} {json_file}: that is a folder: name a file in it")
-    if not os.access(json_file if json_file.exists() else folder, os.W_OK):
-        raise ArgumentError(f"{option} {json_file}: it may not be written: name a file in another folder")
+        raise ArgumentError(f"{option} {file}: there is no folder {folder}: make it, or name a file in another")
+    if file.is_dir():
+        raise ArgumentError(f"{option} {file}: that is a folder: name a file in it")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise ArgumentError(f"{option} {file}: it may not be written: name a file in another folder")
 
 
 def show(table: Table | Group, json_text: str, json_file: Path | None) -> None:
@@ -485,3 +489,48 @@ def inspect_command(
                 verification = verify_directories(directories, on_checked=advance)
         show(inspection_table(inspection, verification), inspection_json(inspection, verification), json_file)
     raise typer.Exit(0 if verification is None or verification.is_right else 1)
+
+
+@bench.command(name="policy")
+def bench_policy_command(
+    traces: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TRACE...",
+            help=f"Mooncake-format traces (JSON lines), or generated ones: {', '.join(WORKLOADS)}.",
+            show_default="all that are generated",
+        ),
+    ] = None,
+    *,
+    policies: Annotated[str, typer.Option(metavar="NAME,...", help="Cache policies.")] = ",".join(BUILTIN_POLICIES),
+    capacities: Annotated[str, typer.Option(metavar="N,...", help="Chunks to keep.")] = "100,300,1000,3000,10000",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs with other names and samples; means are shown.")] = 1,
+    blocks: Annotated[int, typer.Option(min=1, help="Length of a generated trace.")] = 200_000,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw hit ratio over capacity.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Say what policies keep of traces, through the real manager, beside perfect foresight."""
+    with clear_errors():
+        check_writable(json_file)
+        if plot is not None:
+            check_writable(plot, option="--plot")
+            import_matplotlib()
+        names, sizes = _split(policies), [_count(size) for size in _split(capacities)]
+        chosen = traces or list(WORKLOADS)
+        with progress(len(chosen) * len(names) * len(sizes), what="runs", quiet=json_file == STDOUT) as advance:
+            figures = policy_benchmark(
+                chosen, policies=names, capacities=sizes, seeds=seeds, blocks=blocks, on_run=advance
+            )
+        if plot is not None:
+            plot_policies(figures, plot)
+        show(policy_table(figures), policy_json(figures), json_file)
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentError(f"--capacities must be whole numbers above 0, got {text!r}")
+    return int(text)

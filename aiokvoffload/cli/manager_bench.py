@@ -45,19 +45,29 @@ def manager_benchmark(requests: Sequence[TraceRequest], *, policy: str, cpu_chun
     Raises:
         ConfigError: there is no such policy.
     """
-    manager = CPUOffloadingManager([PoolShape((0,), PAGE_BYTES, cpu_chunks)], groups=[GroupConfig()], policy=policy)
+    manager = make_manager(policy, cpu_chunks)
     hits = spent_ns = 0
     for request in requests:
         keys, ctx = request.keys(), ReqContext(request.name)
         began_ns = time.perf_counter_ns()
-        hits += _serve(manager, keys, ctx)
+        hits += serve(manager, keys, ctx)
         spent_ns += time.perf_counter_ns() - began_ns
     manager.check_integrity()
     blocks = max(1, sum(len(request.hash_ids) for request in requests))
     return ManagerFigures(policy, cpu_chunks, len(requests), blocks, hits / blocks, spent_ns / 1e3 / blocks)
 
 
-def _serve(manager: OffloadingManager, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
+def make_manager(policy: str, cpu_chunks: int) -> CPUOffloadingManager:
+    """A manager of one pool for one group.
+
+    Raises:
+        ConfigError: there is no such policy.
+    """
+    return CPUOffloadingManager([PoolShape((0,), PAGE_BYTES, cpu_chunks)], groups=[GroupConfig()], policy=policy)
+
+
+def serve(manager: OffloadingManager, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
+    """One request from its beginning to its end; returns how many leading keys it was served."""
     manager.on_new_request(ctx)
     hits = manager.lookup_prefix(keys, ctx)
     if hits:

@@ -36,9 +36,9 @@ class TraceRequest:
         """Unique within its trace."""
         return f"line {self.line}"
 
-    def keys(self) -> list[OffloadKey]:
-        """One offload key per block: an id is a chained hash already."""
-        return [make_offload_key(hash_id.to_bytes(8, "big"), 0) for hash_id in self.hash_ids]
+    def keys(self, salt: bytes = b"") -> list[OffloadKey]:
+        """One offload key per block, whose id is a chained hash already; another salt names the same blocks anew."""
+        return [make_offload_key(salt + hash_id.to_bytes(8, "big"), 0) for hash_id in self.hash_ids]
 
 
 def read_trace(path: Path, *, limit: int | None = None) -> list[TraceRequest]:

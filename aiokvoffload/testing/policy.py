@@ -107,7 +107,7 @@ class PolicyModel:
         left = list(admission.victims)
         assert set(left) <= self.slots.keys() - self.pinned - protected
         assert [self.slots.pop(key) for key in left] == list(admission.slots)
-        free = [slot for slot in range(self.residents.capacity) if slot not in self.slots.values()]
+        free = sorted(set(range(self.residents.capacity)).difference(self.slots.values()))
         accepted = absent[: admission.accepted]
         self.slots.update(zip(accepted, free, strict=False))
         self.chains.update(dict.fromkeys(accepted, chain))

@@ -49,13 +49,13 @@ async def test_what_was_stored_comes_back_right_and_nothing_is_left() -> None:
 
 async def test_one_request_at_a_time_is_served_exactly_what_lru_keeps() -> None:
     requests = read_trace(SAMPLE_TRACE, limit=80)
-    options = replace(OPTIONS, concurrency=1, cpu_chunks=300)
+    options = replace(OPTIONS, policy="lru", concurrency=1, cpu_chunks=300)
     report = await replay(requests, options)
     assert report.ok
     assert report.served_blocks == lru_served_blocks(requests, 300) > 0
 
 
-@pytest.mark.parametrize("policy", ["lru", "arc"])
+@pytest.mark.parametrize("policy", ["lru", "adaptive"])
 async def test_many_requests_share_a_small_cache_and_every_byte_is_right(policy: str) -> None:
     requests = read_trace(SAMPLE_TRACE, limit=120)
     options = replace(OPTIONS, policy=policy, cpu_chunks=150, gpu_blocks=96, concurrency=24)

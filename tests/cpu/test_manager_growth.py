@@ -10,6 +10,9 @@ from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
 from aiokvoffload.errors import ArgumentError
+from aiokvoffload.registry import BUILTIN
+
+POLICIES = tuple(BUILTIN["policies"])
 
 CTX = ReqContext("r")
 GROUPS = (GroupConfig(), GroupConfig())
@@ -34,7 +37,7 @@ def store(manager: CPUOffloadingManager, keys: list[OffloadKey]) -> list[int]:
     return slots
 
 
-@pytest.mark.parametrize("policy", ["lru", "arc"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_a_store_gets_the_slots_that_there_are_and_more_once_there_are_more(policy: str) -> None:
     """Fault 38."""
     manager = make_manager(8, policy=policy)

@@ -9,6 +9,9 @@ from aiokvoffload.base import OffloadKey, ReqContext, make_offload_key
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
+from aiokvoffload.registry import BUILTIN
+
+POLICIES = tuple(BUILTIN["policies"])
 
 RUN_KEYS = 32
 CHAIN_KEYS = 64 * RUN_KEYS
@@ -64,7 +67,7 @@ def work_by_run(manager: CPUOffloadingManager, runs: Sequence[Sequence[OffloadKe
 @pytest.mark.parametrize("num_groups", [1, 2])
 @pytest.mark.parametrize("use_again", [False, True], ids=["used once", "used again"])
 @pytest.mark.parametrize("num_slots", [ROOMY, FULL, TOO_SMALL], ids=["roomy", "full", "too small"])
-@pytest.mark.parametrize("policy", ["lru", "arc"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_the_last_run_of_a_long_chain_costs_what_its_first_cost(
     policy: str, num_slots: int, use_again: bool, num_groups: int
 ) -> None:
@@ -81,7 +84,7 @@ def test_the_last_run_of_a_long_chain_costs_what_its_first_cost(
     manager.check_integrity()
 
 
-@pytest.mark.parametrize("policy", ["lru", "arc"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_a_request_whose_keys_fill_the_cache_is_refused_without_looking_at_them_each_time(policy: str) -> None:
     manager = make_manager(CHAIN_KEYS, policy, 1)
     ctx = ReqContext("long")

@@ -182,7 +182,30 @@ class ARCManagerModel(ManagerModel):
     policy = "arc"
 
 
+class S3FIFOManagerModel(ManagerModel):
+    policy = "s3fifo"
+
+
+class SIEVEManagerModel(ManagerModel):
+    policy = "sieve"
+
+
+class LFUManagerModel(ManagerModel):
+    policy = "lfu"
+
+
+class AdaptiveManagerModel(ManagerModel):
+    """GAP is the same as long as it rules, and on small traces it does."""
+
+    policy = "adaptive"
+
+
+MODELS = (ManagerModel, ARCManagerModel, S3FIFOManagerModel, SIEVEManagerModel, LFUManagerModel, AdaptiveManagerModel)
+for model in MODELS:
+    model.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 TestLRU = ManagerModel.TestCase
-TestLRU.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 TestARC = ARCManagerModel.TestCase
-TestARC.settings = TestLRU.settings
+TestS3FIFO = S3FIFOManagerModel.TestCase
+TestSIEVE = SIEVEManagerModel.TestCase
+TestLFU = LFUManagerModel.TestCase
+TestAdaptive = AdaptiveManagerModel.TestCase

@@ -1,1 +1,1 @@
-"""Cache policies by name; see `aiokvoffload.registry`."""
+"""Cache policies by name; see `aiokvoffload.registry`, and `docs/policies.md` for which is what."""

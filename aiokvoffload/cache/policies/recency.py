@@ -18,6 +18,11 @@ Victims = tuple[list[OffloadKey], list[int]]
 """Keys that leave, the first to go first, and the slot of each."""
 
 
+def no_chains(capacity: int) -> list[int]:
+    """By slot: in no chain."""
+    return [_NOBODY] * capacity
+
+
 class RecencyList:
     """Chains ordered by last use, and in each its slots, head first; the tail of the oldest chain leaves first.
 
@@ -30,17 +35,18 @@ class RecencyList:
 
     Args:
         residents: says which slots may leave.
+        chain_of: the chain of each slot, by slot, from `no_chains`; lists that share no slot may share it.
     """
 
     __slots__ = ("_are_free", "_asides", "_chain_of", "_count", "_segments", "_spared_for", "_sparing")
 
-    def __init__(self, residents: Residents) -> None:
+    def __init__(self, residents: Residents, chain_of: list[int] | None = None) -> None:
         self._are_free = residents.are_free
         # An ordered dictionary, since a plain one is slow at its front, where chains that moved leave holes. The slots
         # themselves come and go at the ends of plain ones, in half the time.
         self._segments: OrderedDict[int, _Segment] = OrderedDict()
         # What it says of slots that are not here means nothing.
-        self._chain_of = [_NOBODY] * residents.capacity
+        self._chain_of = no_chains(residents.capacity) if chain_of is None else chain_of
         self._count = 0
         self._asides: dict[int, _Segment] = {}  # tail first, in the order met
         # Whose protected slots are set aside though not held, and the chains in which they are.
@@ -129,6 +135,29 @@ class RecencyList:
             del self._segments[number]
         self._count -= len(slots)
         return keys, slots
+
+    def has_chain(self, chain: int) -> bool:
+        """Whether some of a chain is here."""
+        return chain in self._segments
+
+    def first_to_leave(self, chain: int) -> int | None:
+        """The slot that is first to leave, but for those of `chain` and what is set aside; it may be held."""
+        for number, segment in self._segments.items():
+            if segment and number != chain:
+                return next(reversed(segment))
+        return None
+
+    def evict_oldest(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
+        """The same as `evict`, from the chain of `first_to_leave` only; of that there may be nothing that may leave."""
+        self._spare_for(chain)
+        for number, segment in self._segments.items():
+            if segment and number != chain:
+                victims = self._take(number, segment, count, protected)
+                if not segment and number not in self._asides:
+                    del self._segments[number]
+                self._count -= len(victims[1])
+                return victims
+        return [], []
 
     def count_victims(self, count: int, protected: Set[OffloadKey], chain: int) -> int:
         """How many slots `evict` would remove."""

@@ -161,8 +161,8 @@ class TestOpening:
             await DiskTier(config, TierShape((4096, 8192), 1)).open()
 
     async def test_an_unknown_policy_is_refused_and_leaves_the_directory_to_others(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="unknown name 'lfu'"):
-            await disk_rig(tmp_path, policy="lfu").tier.open()
+        with pytest.raises(ConfigError, match="unknown name 'belady'"):
+            await disk_rig(tmp_path, policy="belady").tier.open()
         async with disk_rig(tmp_path):
             pass
 

@@ -1,0 +1,229 @@
+"""GAP: Gittins index over age and popularity. Keeps the keys whose slots are worth most, by what reuse was seen.
+
+What a slot is worth is in `gittins`, what is learned in `reuse`; here is who stays.
+"""
+
+from collections.abc import Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from aiokvoffload.base import Admission, OffloadKey, Residents
+from aiokvoffload.cache.policies.ghosts import CountTable, fingerprints, zeros
+from aiokvoffload.cache.policies.gittins import EPOCHS_PER_TURNOVER
+from aiokvoffload.cache.policies.layers import LayeredPolicy
+from aiokvoffload.cache.policies.recency import Victims
+from aiokvoffload.cache.policies.reuse import SAMPLE_MASK, ReuseModel, bucket_of
+
+_MOST_USES = 127
+LEVEL_OF = [max(0, uses.bit_length() - 1) for uses in range(_MOST_USES + 1)]
+"""A key's level by its uses: 1, 2 to 3, 4 to 7 and so on; used once more often means little where it is often."""
+_ONE_MORE = bytes(min(uses + 1, _MOST_USES) for uses in range(_MOST_USES + 1))
+NUM_LEVELS = LEVEL_OF[-1] + 1
+_GHOSTS_PER_SLOT = 2
+_TICKS_PER_USE = 8
+"""The clock's ticks for a use of a key that is known; one that is not makes one. So a scan, which says nothing about
+the keys that are known, does not make them old."""
+_SPARED_TAIL_BIT = 1 << 8
+
+_Value = tuple[float, int]
+"""What the oldest slot of a level is worth, and since when it is unused, for levels that are worth the same."""
+_Behind = tuple[int, Sequence[OffloadKey], Sequence[int]]
+"""A chain, and what is resident of it behind what is missing."""
+_NONE_BEHIND: _Behind = -1, (), ()
+_NOTHING: _Value = (float("inf"), -1)
+
+
+class GAPPolicy(LayeredPolicy):
+    """Keys lie in levels by their uses, in each by last use.
+
+    The victim is the oldest of the level whose oldest is worth least; a new key that is worth less than that is
+    refused, and with it the rest of its chain.
+
+    Args:
+        residents: the pool whose keys it orders; it remembers at most three times as many keys as that has slots.
+        seed: changes which keys are sampled.
+    """
+
+    __slots__ = (
+        "_behind", "_epoch", "_gain", "_ghosts", "_looked_up", "_model", "_placing", "_seed", "_tag_of", "_ticks",
+        "_ticks_per_epoch", "_used_at", "_uses", "_values",
+    )  # fmt: skip
+
+    def __init__(self, residents: Residents, *, seed: int = 0) -> None:
+        super().__init__(residents)
+        capacity = residents.capacity
+        self._seed = seed
+        self._ticks = self._epoch = 0
+        self._ticks_per_epoch = max(1, capacity * _TICKS_PER_USE // EPOCHS_PER_TURNOVER)
+        self._uses = bytearray(capacity)  # this and the next two by slot
+        self._used_at = zeros(capacity, np.uint32)
+        self._tag_of = zeros(capacity, np.uint32)
+        self._ghosts = CountTable(_GHOSTS_PER_SLOT * capacity)
+        self._model = ReuseModel(capacity, NUM_LEVELS)
+        self._looked_up: tuple[Sequence[OffloadKey], list[int], list[int]] = (), [], []
+        self._behind = _NONE_BEHIND
+        self._gain = 1.0
+        self._values = [_NOTHING] * NUM_LEVELS
+        self._placing: tuple[list[int], list[int]] = [], []
+
+    def access(
+        self, resident: Sequence[OffloadKey], slots: Sequence[int], absent: Sequence[OffloadKey], chain: int
+    ) -> None:
+        """Count a use of all, and learn from those that are sampled."""
+        tags, uses = self._look_up(absent) if absent else ([], [])
+        if slots and absent:
+            # The first of all is absent: what is resident lies behind it, and is of no use without it.
+            most = max(self._uses[slot] for slot in slots)
+            uses = [max(count, min(most + 1, _MOST_USES)) for count in uses]
+        self._looked_up = absent, tags, uses
+        known = len(slots) + len(uses) - uses.count(1)
+        self._ticks += _TICKS_PER_USE * known + uses.count(1)
+        self._advance()
+        if slots:
+            self._count_uses(resident, slots, chain)
+            tag_of = self._tag_of
+            sampled = [slot for slot in slots if not tag_of[slot] & SAMPLE_MASK]
+            for slot in sampled:
+                self.observe(tag_of[slot], self.layer_of[slot], is_resident=True)
+        if slots or absent:
+            self.renew(chain)
+        self._behind = (chain, resident, slots) if absent else _NONE_BEHIND
+        for tag, count in zip(tags, uses, strict=True):
+            if not tag & SAMPLE_MASK:
+                self.observe(tag, LEVEL_OF[count], is_resident=False)
+
+    def _advance(self) -> None:
+        self._epoch = self._ticks // self._ticks_per_epoch
+        self._model.advance(self._epoch)
+        self._values = [_NOTHING] * NUM_LEVELS
+
+    def observe(self, tag: int, level: int, *, is_resident: bool) -> int | None:
+        """A sampled key is used; returns how many epochs after its last use, if that is known."""
+        return self._model.observe(tag, level)
+
+    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int) -> Admission | None:
+        """Admit the leading part that is worth more than what leaves for it."""
+        looked_up, tags, uses = self._looked_up
+        if looked_up is not keys and looked_up != keys:
+            tags, uses = self._look_up(keys)
+        if self._behind[0] != chain:
+            self._behind = _NONE_BEHIND
+        self._gain = 1 + len(self._behind[2]) / len(keys)
+        accepted = min(room, len(keys))
+        victims: Victims = [], []
+        if accepted < len(keys):
+            victims = self._replace([LEVEL_OF[count] for count in uses], accepted, protected, chain)
+            accepted += len(victims[1])
+            self._remember([self._tag_of[slot] for slot in victims[1]], [self._uses[slot] for slot in victims[1]])
+            self._remember(tags[accepted:][::-1], uses[accepted:][::-1])
+        self._placing = tags[:accepted], uses[:accepted]
+        return Admission(accepted, *victims) if accepted else None
+
+    def place(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
+        """Put the slots into their levels."""
+        tags, uses = self._placing
+        self._fill(slots, tags, uses)
+        self.add_each(keys, slots, [LEVEL_OF[count] for count in uses], chain)
+        _, behind_keys, behind = self._behind
+        if behind:
+            self.remove(behind)
+            self.add_each(behind_keys, behind, [self.layer_of[slot] for slot in behind], chain)
+
+    def remove(self, slots: Sequence[int]) -> None:
+        """Take slots out of their levels."""
+        self._behind = _NONE_BEHIND
+        super().remove(slots)
+
+    def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
+        """Take those that are worth least."""
+        return self._replace([NUM_LEVELS] * count, 0, protected, chain)
+
+    def value(self, level: int, used_at: int) -> float:
+        """What a slot is worth whose key is of this level and was used last in this epoch."""
+        return self._model.values[level][bucket_of(self._epoch - used_at)]
+
+    def _fill(self, slots: Sequence[int], tags: Sequence[int], uses: Sequence[int]) -> None:
+        all_tags, all_uses, used_at, now = self._tag_of, self._uses, self._used_at, self._epoch
+        for slot, tag, count in zip(slots, tags, uses, strict=True):
+            all_tags[slot] = tag
+            all_uses[slot] = count
+            used_at[slot] = now
+
+    def _count_uses(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
+        self.remove(slots)
+        uses, used_at, now = self._uses, self._used_at, self._epoch
+        levels = []
+        for slot in slots:
+            uses[slot] = count = _ONE_MORE[uses[slot]]
+            used_at[slot] = now
+            levels.append(LEVEL_OF[count])
+        self.add_each(keys, slots, levels, chain)
+
+    def _look_up(self, keys: Sequence[OffloadKey]) -> tuple[list[int], list[int]]:
+        """Fingerprints, and uses with this one; a key was used whenever one behind it was, remembered or not."""
+        tags = fingerprints(keys, self._seed)
+        before = self._ghosts.find(tags)
+        most, uses = 0, [1] * len(tags)
+        if any(before):
+            for index in range(len(before) - 1, -1, -1):
+                most = max(most, before[index])
+                uses[index] = min(most + 1, _MOST_USES)
+        return tags, uses
+
+    def _replace(self, levels: Sequence[int], begin: int, protected: Set[OffloadKey], chain: int) -> Victims:
+        """Take victims for new keys of these levels from `begin` on, while they are worth less."""
+        victims: Victims = [], []
+        values = {number: self._value_of(number, chain) for number in self.layers}
+        while begin < len(levels):
+            worst = min(values, key=values.__getitem__, default=0)
+            value = values.get(worst, _NOTHING)
+            if value is _NOTHING or value[0] > self._value_of_new(levels[begin]):
+                break
+            # Those behind are of the same level or less popular ones, which must be asked for again.
+            alike = levels[begin:].count(levels[begin])
+            keys, slots = self.layers[worst].evict_oldest(alike, protected, chain)
+            victims[0].extend(keys)
+            victims[1].extend(slots)
+            begin += len(slots)
+            values[worst] = self._value_of(worst, chain)
+        return victims
+
+    def _value_of(self, level: int, chain: int) -> _Value:
+        slot = self.layers[level].first_to_leave(chain)
+        if slot is None:
+            return _NOTHING
+        used_at = self._used_at[slot]
+        known = self._values[level]
+        if known[1] != used_at:  # of an epoch, the answer stays the same
+            known = self._values[level] = self.value(level, used_at), used_at
+        return known
+
+    def _value_of_new(self, level: int) -> float:
+        return float("inf") if level == NUM_LEVELS else self._gain * self.value(level, self._epoch)
+
+    def _remember(self, tags: Sequence[int], uses: Sequence[int]) -> None:
+        """Remember uses of keys that are not resident: the first's and half of the others', who vouch for the rest."""
+        if tags:
+            kept = [(tag, count) for tag, count in zip(tags, uses, strict=True) if tag & _SPARED_TAIL_BIT]
+            self._ghosts.put([(tags[0], uses[0]), *kept])
+
+    def seed(self, residents: Any) -> None:
+        """Take over an order, as that of one chain that was used once."""
+        keys = list(residents.values())[::-1]
+        if keys:
+            self._placing = fingerprints(keys, self._seed), [1] * len(keys)
+            super().seed(residents)
+
+    def clear(self) -> Sequence[dict[Any, Any]]:
+        """Forget every key and what was learned."""
+        self._ghosts.clear()
+        self._model.clear()
+        self._ticks = self._epoch = 0
+        self._looked_up = (), [], []
+        self._behind = _NONE_BEHIND
+        return super().clear()
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(str(len(self.layers[level])) if level in self.layers else "0" for level in range(NUM_LEVELS))
+        return f"{type(self).__name__}({sizes} slots by level, epoch {self._epoch})"

@@ -1,0 +1,121 @@
+"""Several recency lists, in each of which slots leave by age: what most policies are made of. Knows no rule to choose.
+
+A policy puts each slot into one layer, moves it between layers, and says which of them gives the next victim.
+"""
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from itertools import groupby
+from typing import Any
+
+from aiokvoffload.base import Admission, CachePolicy, OffloadKey, Residents
+from aiokvoffload.cache.policies.recency import SEEDED, RecencyList, Victims, no_chains
+
+
+class LayeredPolicy(CachePolicy):
+    """The part of a policy that follows from where its slots are.
+
+    A store that does not fit is cut to its leading part.
+
+    Args:
+        residents: the pool whose keys it orders.
+
+    Attributes:
+        layers: slots by age, for each layer that has been used, which are numbered from 0 to 255.
+        layer_of: the layer of each slot; what it says of slots without a key means nothing.
+    """
+
+    __slots__ = ("_chain_of", "_residents", "layer_of", "layers")
+
+    def __init__(self, residents: Residents) -> None:
+        self._residents = residents
+        self._chain_of = no_chains(residents.capacity)
+        self.layer_of = bytearray(residents.capacity)
+        self.layers: dict[int, RecencyList] = {}
+
+    @abstractmethod
+    def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
+        """Take `count` slots out, fewer only if no more may leave; none of `chain`, all of which is protected."""
+
+    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int) -> Admission | None:
+        """Admit the leading part that fits."""
+        missing = len(keys) - room
+        if missing <= 0:
+            return Admission(len(keys), (), ())
+        victims, slots = self.evict(missing, protected, chain)
+        accepted = room + len(slots)
+        return Admission(accepted, victims, slots) if accepted else None
+
+    def layer(self, number: int) -> RecencyList:
+        """The list of a layer."""
+        found = self.layers.get(number)
+        if found is None:
+            found = self.layers[number] = RecencyList(self._residents, self._chain_of)
+        return found
+
+    def add(self, layer: int, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
+        """Put slots that are in no layer into one."""
+        layer_of = self.layer_of
+        for slot in slots:
+            layer_of[slot] = layer
+        self.layer(layer).add(keys, slots, chain)
+
+    def add_each(self, keys: Sequence[OffloadKey], slots: Sequence[int], layers: Iterable[int], chain: int) -> None:
+        """Put slots that are in no layer into one each."""
+        end = 0
+        for layer, run in groupby(layers):
+            begin, end = end, end + sum(1 for _ in run)
+            self.add(layer, keys[begin:end], slots[begin:end], chain)
+
+    def renew(self, chain: int) -> None:
+        """Make a chain the most recent one in every layer that has some of it."""
+        for layer in self.layers.values():
+            layer.touch((), (), chain)
+
+    def in_order(self) -> list[RecencyList]:
+        """The layers, the first to be evicted from in front."""
+        return [self.layers[number] for number in sorted(self.layers)]
+
+    def count_victims(self, count: int, protected: Set[OffloadKey], chain: int) -> int:
+        """How many of `count` victims there are."""
+        found = 0
+        for layer in self.layers.values():
+            found += layer.count_victims(count - found, protected, chain)
+        return found
+
+    def remove(self, slots: Sequence[int]) -> None:
+        """Take slots out of their layers."""
+        for layer, run in groupby(slots, self.layer_of.__getitem__):
+            self.layers[layer].remove(list(run))
+
+    def release(self, slots: Collection[int]) -> None:
+        """Let slots leave again; their place in the order is that of their last use."""
+        for layer in self.layers.values():
+            layer.release(slots)
+
+    def clear(self) -> Sequence[dict[Any, Any]]:
+        """Forget every key."""
+        containers = [container for layer in self.layers.values() for container in layer.clear()]
+        self.layers = {}
+        return containers
+
+    def export(self) -> Mapping[int, OffloadKey]:
+        """All keys, layer by layer, each the oldest chain first, its tail in front."""
+        residents: dict[int, OffloadKey] = {}
+        for layer in self.in_order():
+            residents.update(layer.residents())
+        return residents
+
+    def first_to_leave(self, count: int) -> Sequence[tuple[int, OffloadKey]]:
+        """The first of `export`: mostly right, since a rule of the policy's chooses the layer each time."""
+        first: list[tuple[int, OffloadKey]] = []
+        for layer in self.in_order():
+            first += layer.oldest(count - len(first))
+        return first
+
+    def seed(self, residents: Mapping[int, OffloadKey]) -> None:
+        """Take over an order, as that of one chain that was used once."""
+        self.place(list(residents.values())[::-1], list(residents)[::-1], SEEDED)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.layers.values()))
