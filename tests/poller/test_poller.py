@@ -252,6 +252,23 @@ async def test_what_is_late_is_asked_for_ever_less_often() -> None:
     stage.poller.stop()
 
 
+async def test_alarms_that_always_come_late_do_not_make_it_look_without_a_pause() -> None:
+    """On a busy machine they are later than the pauses are long; looking at once would keep it busy."""
+    stage = Stage()
+    stage.poller.start()
+    await taught(stage, {2 * MIB: 5e-5})
+    await begin(stage, Job("never", size_bytes=2 * MIB))
+    for delay_s in (2**octave * 1e-6 for octave in range(10)):
+        for _ in range(200):
+            stage.poller._lateness.learn(delay_s, 3e-4)
+    await stage.sleep_in()
+    stage.alarm.ring(late_s=0.002)
+    await stage.sleep_in()
+    assert stage.alarm.due_s is not None
+    assert stage.alarm.due_s - stage.clock.now_s() >= PATIENCE_S / 2
+    stage.poller.stop()
+
+
 async def test_a_job_that_has_not_begun_is_looked_at_with_patience() -> None:
     """Its stream waits for a kernel, say: it may begin at any time, and then takes all of its own time."""
     stage = Stage()
