@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,44 @@ def test_the_version_is_shown_without_importing_torch() -> None:
 
 def test_the_version_is_an_option_among_others(runner: CliRunner) -> None:
     assert runner.invoke(app, ["--version", "replay"]).output == f"aiokvoffload {aiokvoffload.__version__}\n"
+
+
+WITHOUT_OTHER_EXTRAS = """
+import sys
+
+blocked = set(sys.argv.pop(1).split())
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from aiokvoffload.cli.main import main
+main()
+"""
+
+
+def names_of_extra(extras: dict[str, list[str]], extra: str) -> set[str]:
+    """The packages that an extra brings, with those of the extras that it names."""
+    names: set[str] = set()
+    for requirement in extras[extra]:
+        if inner := re.match(r"aiokvoffload\[(.*)\]", requirement):
+            names |= {name for other in inner[1].split(",") for name in names_of_extra(extras, other)}
+        elif package := re.match(r"[\w-]+", requirement):
+            names.add(package[0].replace("-", "_"))
+    return names
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["replay", "--requests", "2", "--device", "host"]])
+def test_the_readmes_first_command_needs_nothing_beyond_its_extra(arguments: list[str]) -> None:
+    """A package that only the tests bring would go unnoticed here and fail on a newcomer's machine."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    others = {name for extra in extras for name in names_of_extra(extras, extra)} - names_of_extra(extras, "cli")
+    assert {"triton", "matplotlib", "pytest"} <= others
+    result = python("-c", WITHOUT_OTHER_EXTRAS, " ".join(others), *arguments)
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_missing_trace_is_one_line_and_status_2(runner: CliRunner) -> None:
