@@ -24,14 +24,15 @@ from aiokvoffload.cli.arena_bench import arena_benchmark, arena_table
 from aiokvoffload.cli.copy_bench.measure import CopyFigures
 from aiokvoffload.cli.copy_bench.measure import measure as measure_copies
 from aiokvoffload.cli.copy_bench.options import ENGINES, CopyOptions, SlotOrder, Ways
-from aiokvoffload.cli.copy_bench.report import copy_json, copy_table, plot_copies, require_plotting
+from aiokvoffload.cli.copy_bench.report import copy_json, copy_table, plot_copies
 from aiokvoffload.cli.disk_bench import disk_benchmark, disk_table
 from aiokvoffload.cli.inspect import inspection_json, inspection_table
 from aiokvoffload.cli.interrupt import INTERRUPTED_LINE, INTERRUPTED_STATUS, leave_at_once, take_over
 from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
 from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, manager_table
+from aiokvoffload.cli.plotting import import_matplotlib
 from aiokvoffload.cli.policy_bench import policy_benchmark, policy_json, policy_table
-from aiokvoffload.cli.policy_plot import import_matplotlib, plot_policies
+from aiokvoffload.cli.policy_plot import plot_policies
 from aiokvoffload.cli.poller_bench import TRANSFER_BYTES, poller_benchmark
 from aiokvoffload.cli.poller_figures import poller_tables
 from aiokvoffload.cli.recovery_bench import recovery_benchmark, recovery_table
@@ -301,7 +302,7 @@ def bench_copy_command(
         check_writable(json_file)
         if plot is not None:
             check_writable(plot, option="--plot")
-            require_plotting()
+            import_matplotlib()
         copy_options = CopyOptions(
             fragment_bytes=sizes(fragment_bytes),
             slot_bytes=sizes(slot_bytes),

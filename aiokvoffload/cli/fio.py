@@ -28,7 +28,6 @@ class Fio:
     """
 
     def __init__(self, path: Path, size_bytes: int, block_bytes: int, *, num_jobs: int) -> None:
-        self._size_bytes = size_bytes
         self._options = [
             *("--name=ceiling", f"--filename={path}", f"--size={size_bytes}", f"--bs={block_bytes}", "--direct=1"),
             *("--ioengine=psync", "--thread", "--group_reporting", "--randrepeat=0", "--output-format=json"),

@@ -1,26 +1,14 @@
 """Hit ratio over capacity, drawn. Knows the figures and matplotlib, which only this needs."""
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from aiokvoffload.cli.plotting import import_matplotlib
 from aiokvoffload.cli.policy_bench import PolicyFigures
 from aiokvoffload.errors import ArgumentError
 
 _COLUMNS = 3
-
-
-def import_matplotlib() -> Any:
-    """The module that draws without a screen.
-
-    Raises:
-        ArgumentError: it is not installed.
-    """
-    try:
-        return importlib.import_module("matplotlib.figure")
-    except ModuleNotFoundError as error:
-        raise ArgumentError("--plot needs matplotlib: pip install 'aiokvoffload[plot]'") from error
 
 
 def plot_policies(figures: Sequence[PolicyFigures], path: Path) -> None:

@@ -1,7 +1,5 @@
 """Figures of the copy benchmark for people, programs and documents. Knows formats."""
 
-import importlib
-import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from aiokvoffload.cli.copy_bench.measure import CopyFigures
-from aiokvoffload.errors import ArgumentError
+from aiokvoffload.cli.plotting import import_matplotlib
 
 COLUMNS = (
     ("engine", "left"),
@@ -70,36 +68,22 @@ def copy_json(figures: Sequence[CopyFigures]) -> str:
     return json.dumps([asdict(each) for each in figures], indent=2)
 
 
-def require_plotting() -> None:
-    """Find out before a long run that it cannot be plotted.
-
-    Raises:
-        ArgumentError: matplotlib is missing.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ArgumentError("--plot needs matplotlib: pip install 'aiokvoffload[plot]'")
-
-
 def plot_copies(figures: Sequence[CopyFigures], path: Path) -> None:
     """Rates over fragment sizes as PNG: a picture for each way, a line for each engine, slot size and order.
 
     Raises:
         ArgumentError: matplotlib is missing.
     """
-    require_plotting()
-    matplotlib: Any = importlib.import_module("matplotlib")
-    matplotlib.use("agg")
-    pyplot: Any = importlib.import_module("matplotlib.pyplot")
     ways = list(dict.fromkeys(each.ways for each in figures))
-    canvas, axes = pyplot.subplots(1, len(ways), figsize=(5 * len(ways), 4.5), squeeze=False, layout="constrained")
-    for axis, way in zip(axes[0], ways, strict=True):
+    canvas = import_matplotlib().Figure(figsize=(5 * len(ways), 4.5), layout="constrained")
+    axes = canvas.subplots(1, len(ways), squeeze=False)[0]
+    for axis, way in zip(axes, ways, strict=True):
         axis.set(title=way, xlabel="fragment", xscale="log", ylabel="GB/s")  # a scale brings ticks of its own
         _plot_way(axis, [each for each in figures if each.ways == way])
         axis.set_ylim(bottom=0)
-    handles, labels = axes[0][0].get_legend_handles_labels()
+    handles, labels = axes[0].get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside lower center", ncols=3)
     canvas.savefig(path, dpi=120)
-    pyplot.close(canvas)
 
 
 def _plot_way(axis: Any, figures: Sequence[CopyFigures]) -> None:
