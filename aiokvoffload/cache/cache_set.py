@@ -51,13 +51,21 @@ class CacheSet(TierCache):
 
     def count_leading(self, keys: Sequence[OffloadKey]) -> int:
         """Number of leading keys that are readable or being written."""
-        count = 0
+        return sum(len(slots) for _, _, slots in self._find_leading(keys))
+
+    def _find_leading(
+        self, keys: Sequence[OffloadKey]
+    ) -> Sequence[tuple[ChunkCache, Sequence[OffloadKey], Sequence[int]]]:
+        """The leading runs with the slots of their leading keys; in all but the last that is all of them."""
+        found, count = [], 0
         for cache, run in self._runs(keys):
-            count += (hits := len(cache.pool.index.find_leading(run)))
-            if hits < len(run):
+            slots = cache.pool.index.find_leading(run)
+            found.append((cache, run, slots))
+            count += len(slots)
+            if len(slots) < len(run):
                 self._check.require_key(keys[count], f"keys[{count}]")
                 break
-        return count
+        return found
 
     def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:
         """As in `cache.prefix`, over keys that are readable or being written."""
@@ -101,11 +109,10 @@ class CacheSet(TierCache):
 
     def pin_leading(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
         """Hold the leading keys that can be read now, for reading."""
-        self.count_leading(keys)  # refuses bad keys before anything is held
         slots: list[int] = []
         record = []
-        for cache, run in self._runs(keys):
-            held = cache.pool.pin_leading(run)
+        for cache, run, found in self._find_leading(keys):
+            held = cache.pool.pin_found(run, found)
             slots += held.slots
             record.append((cache, held))
             if len(held.slots) < len(run):

@@ -156,7 +156,10 @@ class ChunkPool:
         Returns:
             What to give to `unpin`.
         """
-        slots = self.index.find_leading(keys)
+        return self.pin_found(keys, self.index.find_leading(keys))
+
+    def pin_found(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> Held:
+        """The same for the leading of `keys` whose slots, as they are now, the caller has found."""
         if self.writing and not self.writing.isdisjoint(slots):
             slots = list(takewhile(lambda slot: slot not in self.writing, slots))
         self._pin(slots)

@@ -36,14 +36,18 @@ class SoleCache(ChunkCache, TierCache):
 
     def count_leading(self, keys: Sequence[OffloadKey]) -> int:
         """Number of leading keys that are readable or being written."""
+        return len(self._find_leading(keys))
+
+    def _find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
+        """Their slots."""
         try:
-            count = len(self.pool.index.find_leading(keys))
+            slots = self.pool.index.find_leading(keys)
         except TypeError:
             self._check.require_keys(keys)
             raise
-        if count < len(keys):  # those before it are known, those behind it do not matter
+        if (count := len(slots)) < len(keys):  # those before it are known, those behind it do not matter
             self._check.require_key(keys[count], f"keys[{count}]")
-        return count
+        return slots
 
     def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:
         """The position up to which the group has its prefix."""
@@ -70,8 +74,7 @@ class SoleCache(ChunkCache, TierCache):
 
     def pin_leading(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
         """Hold the leading keys that can be read now, for reading."""
-        self.count_leading(keys)  # refuses bad keys before anything is held
-        held = self.pool.pin_leading(keys)
+        held = self.pool.pin_found(keys, self._find_leading(keys))
         return held.keys, held.slots, held
 
     def reserve(

@@ -121,7 +121,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Release a load's pins; failed keys are a MISS at once, their slots free after the last reader."""
-        failed = self._part_of(self._loads.peek(token), failed_keys)
+        failed = self._part_of(self._loads, token, failed_keys)
         record = self._loads.take(token)
         is_current = token >= self._loads.epoch_start
         if record is None:
@@ -218,7 +218,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Make a store's keys readable, but for the failed ones."""
-        failed = self._part_of(self._stores.peek(token), failed_keys)
+        failed = self._part_of(self._stores, token, failed_keys)
         record = self._stores.take(token)
         is_current = token >= self._stores.epoch_start
         if record is None:
@@ -302,9 +302,11 @@ class CPUOffloadingManager(OffloadingManager):
         """What this request has used so far; one that was not begun uses once and is gone."""
         return self._requests.get(ctx.req_id) or RequestUses(next(self._chain_numbers))
 
-    def _part_of(self, record: Record | None, failed_keys: Collection[OffloadKey]) -> Collection[OffloadKey]:
+    def _part_of(
+        self, book: TokenBook[Record], token: int, failed_keys: Collection[OffloadKey]
+    ) -> Collection[OffloadKey]:
         """`failed_keys`, each of which must be of the transfer."""
-        if failed_keys is _NONE_FAILED or record is None:
+        if failed_keys is _NONE_FAILED or (record := book.peek(token)) is None:
             return ()
         try:
             failed = set(failed_keys)
