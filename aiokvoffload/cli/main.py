@@ -28,14 +28,14 @@ def _run(arguments: list[str]) -> int:
         print(f"aiokvoffload {aiokvoffload.__version__}")
         return 0
     try:
-        command = importlib.import_module("aiokvoffload.cli.app")
+        command, shell = map(importlib.import_module, ("aiokvoffload.cli.app", "aiokvoffload.cli.shell"))
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRA:
             raise
         print(f"aiokvoffload: {missing} is missing: pip install 'aiokvoffload[cli]'", file=sys.stderr)
         return 2
-    command.own_process()
+    shell.own_process()
     command.app(prog_name="aiokvoffload")
     return 0
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from aiokvoffload.cli.app import app, run
+from aiokvoffload.cli.app import app
 from aiokvoffload.cli.fio import Fio
+from aiokvoffload.cli.shell import run
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES
 from tests.tiering.disk.rig import CHUNK_BYTES, disk_rig
 

@@ -13,7 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 import aiokvoffload
-from aiokvoffload.cli.app import app, clear_errors, run
+from aiokvoffload.cli.app import app
+from aiokvoffload.cli.shell import clear_errors, run
 from aiokvoffload.errors import BrokenError
 
 GARBLED = '{"hash_ids": [0]}\n{"hash_ids": [0,\n'
@@ -202,7 +203,7 @@ main()
 def test_a_second_ctrl_c_does_not_wait() -> None:
     never_ends = """
 import asyncio, os, signal
-from aiokvoffload.cli.app import clear_errors, run
+from aiokvoffload.cli.shell import clear_errors, run
 async def work():
     os.kill(os.getpid(), signal.SIGINT)
     try:

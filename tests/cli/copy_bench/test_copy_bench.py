@@ -164,6 +164,6 @@ def test_a_plot_needs_matplotlib_and_is_a_png(tmp_path: Path) -> None:
             plot_copies(figures, path)
         return
     # In a process of its own: matplotlib keeps the fonts open that it has found.
-    code = f"import pickle, sys; from {plot_copies.__module__} import plot_copies; plot_copies(*pickle.load(sys.stdin.buffer))"
+    code = f"import pickle, sys, {plot_copies.__module__} as report; report.plot_copies(*pickle.load(sys.stdin.buffer))"
     subprocess.run([sys.executable, "-c", code], input=pickle.dumps((figures, path)), check=True)  # noqa: S603
     assert path.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,187 @@
+"""What every command does at a terminal: runs its coroutine, says errors in a line, shows figures. Knows no command."""
+
+import asyncio
+import contextlib
+import enum
+import gc
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import torch
+import typer
+from rich.console import Console, Group
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from aiokvoffload.cli.interrupt import INTERRUPTED_LINE, INTERRUPTED_STATUS, leave_at_once, take_over
+from aiokvoffload.cli.sizes import parse_size
+from aiokvoffload.errors import ArgumentError, OffloadError
+
+T = TypeVar("T")
+EnumT = TypeVar("EnumT", bound=enum.Enum)
+
+STDOUT = Path("-")
+USAGE_STATUS = 2
+
+Device = Annotated[str, typer.Option(help="Where the blocks lie: auto (what torch finds), cuda or host.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the figures as JSON too; - writes nothing else.")
+]
+
+
+@contextlib.contextmanager
+def clear_errors() -> Iterator[None]:
+    """One line on standard error and status 2 instead of a traceback, for what is not this program's fault."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(INTERRUPTED_LINE, err=True)
+        raise typer.Exit(INTERRUPTED_STATUS) from None
+    except (OffloadError, OSError, ExceptionGroup) as error:
+        message = _only_offload_errors(error)
+        if message is None:
+            raise
+        typer.echo(f"aiokvoffload: {message}", err=True)
+        raise typer.Exit(USAGE_STATUS) from None
+
+
+def _only_offload_errors(error: Exception) -> str | None:
+    """What to say, or `None` if an exception group holds something that deserves its traceback."""
+    if not isinstance(error, ExceptionGroup):
+        return str(error)
+    known, others = error.split((OffloadError, OSError))
+    if known is None or others is not None:
+        return None
+    first: BaseException = known
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return str(first)
+
+
+def own_process() -> None:
+    """Set what only a program may decide for its whole process, as a server would, so that its loop stays free."""
+    # On the host device torch's work comes from streams, threads already: a pool of more would only starve the loop.
+    torch.set_num_threads(1)
+    # What is loaded by now stays: a full collection would walk all of torch on the loop, a tenth of a second each time.
+    gc.freeze()
+
+
+class Loop(enum.Enum):
+    """Event loops to choose from."""
+
+    UVLOOP = "uvloop"
+    ASYNCIO = "asyncio"
+
+
+def run(main: Coroutine[Any, Any, T], *, loop: Loop = Loop.UVLOOP) -> T:
+    """Run `main` on uvloop where that is wanted and installed, else on asyncio.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C cancelled it, and it has ended.
+    """
+    on_uvloop = loop is Loop.UVLOOP and importlib.util.find_spec("uvloop") is not None
+    loop_factory = importlib.import_module("uvloop").new_event_loop if on_uvloop else None
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        try:
+            return runner.run(cancelled_by_ctrl_c(main))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+
+async def cancelled_by_ctrl_c(main: Coroutine[Any, Any, T]) -> T:
+    """Await `main`; the first Ctrl-C cancels it, a second one does not wait for its end."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupted(*_: object) -> None:
+        take_over(leave_at_once)
+        if task is not None:
+            loop.call_soon_threadsafe(task.cancel)
+
+    take_over(interrupted)
+    try:
+        return await main
+    finally:
+        take_over(before)
+
+
+def directory(text: str) -> Path:
+    """A directory that has a name, as an option's parser."""
+    # A path makes "." of it: what a variable of a shell that is not set would fill.
+    if not text or "\0" in text:
+        raise typer.BadParameter(f"a directory must have a name, got {text!r}")
+    return Path(text)
+
+
+def size(text: str | int) -> int:
+    """A number of bytes, as an option's parser."""
+    if isinstance(text, int):  # a default passes through here as well
+        return text
+    try:
+        return parse_size(text)
+    except OffloadError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Bytes of each size in a list.
+
+    Raises:
+        ArgumentError: one is no size.
+    """
+    return tuple(parse_size(part) for part in text.split(","))
+
+
+def choices(kind: type[EnumT], text: str, *, option: str) -> tuple[EnumT, ...]:
+    """The members of `kind` whose values are listed in `text`.
+
+    Raises:
+        ArgumentError: one is unknown.
+    """
+    try:
+        return tuple(kind(value) for value in text.split(","))
+    except ValueError as error:
+        known = ", ".join(str(member.value) for member in kind)
+        raise ArgumentError(f"{option} must be out of {known}, got {text!r}") from error
+
+
+@contextlib.contextmanager
+def progress(total: int, *, quiet: bool, what: str = "requests") -> Iterator[Callable[[], None]]:
+    """A bar on standard error, where that is a terminal; yields what moves it on by one."""
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
+
+
+def check_writable(file: Path | None, *, option: str = "--json") -> None:
+    """Find out before a long run, not after it, that its figures cannot be written.
+
+    Raises:
+        ArgumentError: there is no such folder, or it or the file may not be written.
+    """
+    if file is None or file == STDOUT:
+        return
+    folder = file.parent
+    if not folder.is_dir():
+        raise ArgumentError(f"{option} {file}: there is no folder {folder}: make it, or name a file in another")
+    if file.is_dir():
+        raise ArgumentError(f"{option} {file}: that is a folder: name a file in it")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise ArgumentError(f"{option} {file}: it may not be written: name a file in another folder")
+
+
+def show(table: Table | Group, json_text: str, json_file: Path | None) -> None:
+    """A table on standard output, or JSON there, or JSON in a file beside the table."""
+    if json_file == STDOUT:
+        print(json_text)
+        return
+    Console(file=sys.stdout).print(table)
+    if json_file is not None:
+        json_file.write_text(json_text + "\n", encoding="utf-8")
