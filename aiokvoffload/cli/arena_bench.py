@@ -9,7 +9,7 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 
 import torch
 from rich.table import Table
@@ -34,15 +34,11 @@ STORE_PERIOD_S = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArenaBenchmark:
-    """One run of `arena_benchmark`: what was asked for, and what came out.
+class ServiceFigures:
+    """How a service got its memory.
 
     Attributes:
-        device: `cuda`, `host`, or what torch calls the accelerator.
-        memory: anonymous or memfd.
         pinned: whether the memory could be pinned.
-        size_bytes: memory asked for.
-        piece_bytes: faulted and pinned in one go.
         open_s: from opening the service to its being open.
         first_store_s: from opening it to a first chunk being stored.
         grown_s: from opening it to all memory being ready.
@@ -51,15 +47,9 @@ class ArenaBenchmark:
         slowest_store_s: the longest of them.
         loop_blocked_us: how late the loop got to what was posted to it meanwhile.
         close_s: unpinning and unmapping it.
-        torch_s: `torch.empty` of as many bytes, with `pin_memory=True` where there is a device to pin for.
-        ratio: `grown_s` over `torch_s`.
     """
 
-    device: str
-    memory: str
     pinned: bool
-    size_bytes: int
-    piece_bytes: int
     open_s: float
     first_store_s: float
     grown_s: float
@@ -68,6 +58,25 @@ class ArenaBenchmark:
     slowest_store_s: float
     loop_blocked_us: Percentiles
     close_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaBenchmark(ServiceFigures):
+    """One run of `arena_benchmark`: what was asked for, and what came out.
+
+    Attributes:
+        device: `cuda`, `host`, or what torch calls the accelerator.
+        memory: anonymous or memfd.
+        size_bytes: memory asked for.
+        piece_bytes: faulted and pinned in one go.
+        torch_s: `torch.empty` of as many bytes, with `pin_memory=True` where there is a device to pin for.
+        ratio: `grown_s` over `torch_s`.
+    """
+
+    device: str
+    memory: str
+    size_bytes: int
+    piece_bytes: int
     torch_s: float
     ratio: float
 
@@ -90,13 +99,9 @@ async def arena_benchmark(
         ConfigError: there is no such device, or not enough memory.
         TransferError: the first chunk could not be stored.
     """
-    defaults = CPUOffloadingConfig(cpu_bytes=size_bytes, device=device, host_memory=memory)
-    config = CPUOffloadingConfig(
-        cpu_bytes=size_bytes,
-        device=device,
-        host_memory=memory,
-        pin_piece_bytes=piece_bytes or defaults.pin_piece_bytes,
-    )
+    config = CPUOffloadingConfig(cpu_bytes=size_bytes, device=device, host_memory=memory)
+    if piece_bytes:
+        config = replace(config, pin_piece_bytes=piece_bytes)
     target = open_device(device)
     try:
         with allocating(f"a block of {chunk_bytes:,} bytes"):
@@ -111,7 +116,7 @@ async def arena_benchmark(
             memory=memory.value,
             size_bytes=size_bytes,
             piece_bytes=config.pin_piece_bytes,
-            **asdict(service) | {"loop_blocked_us": service.loop_blocked_us},
+            **{field.name: getattr(service, field.name) for field in fields(service)},
             torch_s=torch_s,
             ratio=service.grown_s / torch_s,
         )
@@ -119,20 +124,7 @@ async def arena_benchmark(
         target.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ServiceFigures:
-    pinned: bool
-    open_s: float
-    first_store_s: float
-    grown_s: float
-    ready_bytes: int
-    stores_while_growing: int
-    slowest_store_s: float
-    loop_blocked_us: Percentiles
-    close_s: float
-
-
-async def _measure_service(config: CPUOffloadingConfig, caches: CanonicalKVCaches) -> _ServiceFigures:
+async def _measure_service(config: CPUOffloadingConfig, caches: CanonicalKVCaches) -> ServiceFigures:
     started_s = time.perf_counter()
     async with CPUOffloadingSpec(config).open(caches) as offload:
         opened_s = time.perf_counter()
@@ -146,7 +138,7 @@ async def _measure_service(config: CPUOffloadingConfig, caches: CanonicalKVCache
         (worker,) = offload.statistics().workers
     closed_s = time.perf_counter()
     await asyncio.to_thread(probe.join)
-    return _ServiceFigures(
+    return ServiceFigures(
         pinned=worker.pinned,
         open_s=opened_s - started_s,
         first_store_s=stored_s - started_s,
