@@ -1,10 +1,20 @@
 """What all requests of one service share: the manager, the workers, the bus, and the count of jobs."""
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
-from aiokvoffload.base import OffloadingManager, OffloadingWorker, OffloadKey, ReqContext
+from aiokvoffload.base import (
+    EventKind,
+    OffloadingEvent,
+    OffloadingManager,
+    OffloadingWorker,
+    OffloadKey,
+    RemovalReason,
+    ReqContext,
+    ResidentPart,
+)
+from aiokvoffload.cache.chains import split_by_group
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import BrokenError, BusyError, ClosedError, OffloadError
 from aiokvoffload.events import EventBus
@@ -105,7 +115,7 @@ class Backend:
         self.depth: LowerTiers | None = None
         self._max_jobs_in_flight = max_jobs_in_flight
         self._max_waiting_transfers = max_waiting_transfers
-        self.pump = Pump(self.has_room)
+        self.pump = Pump(self.has_room, bus.wait_room)
         self.run_sizes = [
             RunSize(min(max_run_keys, max_run_fragments // max(w.fragments_per_chunk(group_idx) for w in workers)))
             for group_idx in range(len(groups))
@@ -181,5 +191,25 @@ class Backend:
     def publish(self) -> None:
         """Tell subscribers what the manager changed."""
         events = self.manager.take_events()
-        if events:
-            self.bus.publish(events)
+        if not events:
+            return
+        self.bus.publish(events)
+        if lost := {event.tier for event in events if event.reason is RemovalReason.LOST}:
+            self.bus.publish(self._all_stored(lost))
+
+    def resident_parts(self) -> Iterator[ResidentPart]:
+        """The resident keys, part by part; at each, everything is published that is true by then."""
+        parts = self.manager.resident_keys()
+        while True:
+            self.publish()
+            part = next(parts, None)
+            if part is None:
+                return
+            yield part
+
+    def _all_stored(self, tiers: Collection[str]) -> Iterator[OffloadingEvent]:
+        """What these tiers hold, at once: whatever happened between two parts would be told twice, or never."""
+        for medium, tier, keys in self.manager.resident_keys():
+            if tier in tiers:
+                for group_keys in split_by_group(keys).values():
+                    yield OffloadingEvent(EventKind.STORED, tuple(group_keys), medium, tier)

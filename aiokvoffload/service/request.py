@@ -290,7 +290,7 @@ class Request:
         """Whether it can be submitted within the call: short enough, and nothing of this request stands before it."""
         sizes = self._backend.run_sizes
         is_short = sum(len(segment.keys) / sizes[segment.group_idx].keys for segment in segments) <= 1
-        return is_short and not lane.flows and self._backend.has_room()
+        return is_short and not lane.flows and self._backend.has_room() and not self._backend.bus.is_congested
 
     def _starts(self, after: Any, *, protect_source: bool = False) -> Sequence[Stream | Event | None]:
         """What each rank's copies start after; refuses what is no stream or event before anything is pinned."""

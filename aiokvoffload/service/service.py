@@ -1,12 +1,13 @@
 """The front door: the manager and the workers behind one async service."""
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
 from aiokvoffload.base import PoolFile, PoolGrowth, ReqContext
 from aiokvoffload.config import GroupConfig
-from aiokvoffload.cpu.common import CPU_TIER
+from aiokvoffload.cpu.common import CPU_MEDIUM, CPU_TIER
 from aiokvoffload.device import Device
 from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ClosedError, InternalError
 from aiokvoffload.events import EventBus
@@ -32,7 +33,8 @@ class OffloadingService:
         self._build = build
         self._groups = tuple(groups)
         self._limits = limits
-        self.events = EventBus(limits.max_pending_events)
+        # The microsecond: a subscriber that outlives this process never meets the same number again.
+        self.events = EventBus(limits.max_pending_events, first_sequence=time.time_ns() // 1000)
         self._parts: Parts | None = None
         self._backend: Backend | None = None
         self._growth: GrowthWatch | None = None
@@ -197,6 +199,7 @@ class OffloadingService:
             max_jobs_in_flight=self._limits.max_jobs_in_flight,
             max_waiting_transfers=self._limits.max_waiting_transfers,
         )
+        self._begin_events(backend, parts)
         if parts.tiers is not None:
             self._depth = backend.depth = await self._open_tiers(backend, parts, parts.tiers)
         self._parts, self._backend = parts, backend
@@ -204,6 +207,11 @@ class OffloadingService:
         self._pump_task = asyncio.create_task(self._backend.pump.run(), name="aiokvoffload-pump")
         self._pump_task.add_done_callback(self._pump_ended)
         return self
+
+    def _begin_events(self, backend: Backend, parts: Parts) -> None:
+        tiers = () if parts.tiers is None else parts.tiers.tiers
+        self.events.begin_tiers([(CPU_MEDIUM, CPU_TIER), *((tier.medium, tier.name) for tier, _ in tiers)])
+        self.events.use_source(backend.resident_parts)
 
     async def _open_tiers(self, backend: Backend, parts: Parts, tiers: TierParts) -> Depth:
         depth = Depth(backend, tiers)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from aiokvoffload.base import ChunkViews, LoadOutcome, OffloadingEvent, OffloadKey, RemovalReason, StoreOutcome
@@ -108,6 +108,14 @@ class MemoryTier(SecondaryTier):
     def take_events(self) -> list[OffloadingEvent]:
         """The changes since the last call."""
         return self._events.take()
+
+    def on_events(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when there are events to take."""
+        self._events.on_first(callback)
+
+    def resident_keys(self) -> Iterator[Sequence[OffloadKey]]:
+        """All keys, in one part."""
+        yield tuple(self._chunks)
 
     def statistics(self) -> MemoryTierStatistics:
         """Counts so far."""
