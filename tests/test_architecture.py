@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "aiokvoffload"
 
 WORDS, FACTS, BYTES, STORAGE = "words", "facts", "bytes", "storage"
-CHAIN, DOORS, GUESTS = "chain", "doors", "guests"
+CHAIN, OUTLETS, DOORS, GUESTS = "chain", "outlets", "doors", "guests"
 
 FLOOR_OF = {
     "base": WORDS,
@@ -19,6 +19,13 @@ FLOOR_OF = {
     "cpu.common": WORDS,
     "cache": FACTS,
     "cpu.manager": FACTS,
+    "events.wire": OUTLETS,
+    "events.sockets": OUTLETS,
+    "events.replies": OUTLETS,
+    "events.publisher": OUTLETS,
+    "events.client": OUTLETS,
+    "events.history": OUTLETS,
+    "events.history_files": OUTLETS,
     "events": FACTS,
     "device": BYTES,
     "copy": BYTES,
@@ -57,10 +64,11 @@ MAY_USE = {
     BYTES: {WORDS, BYTES},
     STORAGE: {WORDS, FACTS, STORAGE},
     CHAIN: {WORDS, FACTS, CHAIN},
-    DOORS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, DOORS},
-    GUESTS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, DOORS, GUESTS},
+    OUTLETS: {WORDS, FACTS, OUTLETS},
+    DOORS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, OUTLETS, DOORS},
+    GUESTS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, OUTLETS, DOORS, GUESTS},
 }
-TORCH_FREE = {WORDS, FACTS, STORAGE, CHAIN}
+TORCH_FREE = {WORDS, FACTS, STORAGE, CHAIN, OUTLETS}
 CONTENTS_PAGES = {"", "cpu", "tiering"}
 """Packages whose `__init__` belongs to no floor: they only list names, or nothing."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from aiokvoffload.base import EventKind, OffloadKey
+from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey
 from aiokvoffload.events.records import EventRecord, GapRecord, Snapshot
 
 
@@ -15,11 +15,11 @@ class ResidentKeys:
             is not known.
     """
 
-    __slots__ = ("_keys", "is_exact", "sequence")
+    __slots__ = ("_keys", "_snapshot_at", "is_exact", "sequence")
 
     def __init__(self) -> None:
         self._keys: dict[str, set[OffloadKey]] = {}
-        self.sequence = -1
+        self.sequence = self._snapshot_at = -1
         self.is_exact = False
 
     @property
@@ -34,17 +34,25 @@ class ResidentKeys:
     def load(self, snapshot: Snapshot) -> None:
         """Begin anew from a snapshot."""
         self._keys = {tier.tier: set().union(*tier.parts) for tier in snapshot.tiers}
-        self.sequence, self.is_exact = snapshot.sequence, True
+        self.sequence = self._snapshot_at = snapshot.sequence
+        self.is_exact = True
 
     def apply(self, record: EventRecord | GapRecord) -> None:
-        """Take in what was told next; what is older than the snapshot changes nothing."""
+        """Take in what was told next; what is older than the snapshot changes nothing.
+
+        Records of one number, as a message with several events has them, belong together.
+        """
         if isinstance(record, GapRecord):
             if record.last > self.sequence:
                 self.sequence, self.is_exact = record.last, False
             return
-        if record.sequence <= self.sequence:
+        if record.sequence <= self._snapshot_at or record.sequence < self.sequence:
             return
-        self.sequence, event = record.sequence, record.event
+        self.sequence = record.sequence
+        self.take(record.event)
+
+    def take(self, event: OffloadingEvent) -> None:
+        """Take in an event, whatever its number."""
         held = self._keys.setdefault(event.tier, set())
         match event.kind:
             case EventKind.STORED:
