@@ -16,6 +16,9 @@ from aiokvoffload.events.snapshot import ResidentSource, gather_snapshot
 from aiokvoffload.events.subscription import Archive, Subscription
 from aiokvoffload.events.timeline import Timeline
 
+_UNWRITTEN_RECORDS = 1_000_000
+"""Numbers that are left out behind the latest one in an archive: more than wait to be written."""
+
 
 class EventBus:
     """One order of events, the latest of them, and those who listen. It belongs to the thread of one loop.
@@ -192,10 +195,14 @@ class EventBus:
         """From now on, append all records to `archive`, and let those who resume read it.
 
         Raises:
-            ArgumentError: something was published before.
+            ArgumentError: something was published before, or somebody has subscribed.
         """
-        if len(self._timeline) or self._archive is not None:
-            raise ArgumentError("use_archive: an archive begins with the first record")
+        timeline = self._timeline
+        if self._subscriptions or timeline.next > timeline.origin or self._archive is not None:
+            raise ArgumentError("use_archive: an archive begins with the first record: use it before the service opens")
+        # An earlier process may have published more than it could write, and the clock may have been set back since.
+        first = max(timeline.origin, archive.last + _UNWRITTEN_RECORDS if archive.last >= 0 else 0)
+        self._timeline = Timeline(timeline.max_records, first)
         self._archive = archive
 
     def use_source(self, source: ResidentSource | None) -> None:

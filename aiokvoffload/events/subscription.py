@@ -20,6 +20,11 @@ READS_PER_TURN = 64
 class Archive(Protocol):
     """Older records than the bus keeps, and those of earlier processes."""
 
+    @property
+    def last(self) -> int:
+        """Number of the latest record; -1 if there is none."""
+        ...
+
     def append(self, record: EventRecord) -> None:
         """Keep a record; returns at once."""
         ...

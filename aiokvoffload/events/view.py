@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey
+from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason
 from aiokvoffload.events.records import EventRecord, GapRecord, Snapshot
 
 
@@ -11,16 +11,20 @@ class ResidentKeys:
 
     Attributes:
         sequence: number of the record up to which it is true; -1 before anything was taken in.
-        is_exact: whether nothing was missed since the last snapshot; before the first one, what was resident earlier
-            is not known.
     """
 
-    __slots__ = ("_keys", "_snapshot_at", "is_exact", "sequence")
+    __slots__ = ("_has_begun", "_keys", "_snapshot_at", "_unsure", "sequence")
 
     def __init__(self) -> None:
         self._keys: dict[str, set[OffloadKey]] = {}
+        self._unsure: set[str] = set()
+        self._has_begun = False
         self.sequence = self._snapshot_at = -1
-        self.is_exact = False
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is known what every tier holds: from a snapshot or a restart on, until something was missed."""
+        return self._has_begun and not self._unsure
 
     @property
     def tiers(self) -> Collection[str]:
@@ -35,7 +39,7 @@ class ResidentKeys:
         """Begin anew from a snapshot."""
         self._keys = {tier.tier: set().union(*tier.parts) for tier in snapshot.tiers}
         self.sequence = self._snapshot_at = snapshot.sequence
-        self.is_exact = True
+        self._has_begun, self._unsure = True, set()
 
     def apply(self, record: EventRecord | GapRecord) -> None:
         """Take in what was told next; what is older than the snapshot changes nothing.
@@ -44,7 +48,8 @@ class ResidentKeys:
         """
         if isinstance(record, GapRecord):
             if record.last > self.sequence:
-                self.sequence, self.is_exact = record.last, False
+                self.sequence = record.last
+                self._unsure.update(self._keys)
             return
         if record.sequence <= self._snapshot_at or record.sequence < self.sequence:
             return
@@ -61,6 +66,8 @@ class ResidentKeys:
                 held.difference_update(event.keys)
             case EventKind.CLEARED:
                 held.clear()
+                self._unsure.discard(event.tier)
+                self._has_begun |= event.reason is RemovalReason.RESTART
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{tier} {len(keys)}" for tier, keys in self._keys.items())

@@ -62,7 +62,7 @@ async def ask(context: zmq.asyncio.Context, endpoint: str, request: bytes) -> li
     socket.connect(endpoint)
     try:
         await socket.send_multipart([b"", request])
-        answers = []
+        answers: list[list[bytes]] = []
         while True:
             delimiter, *frames = await socket.recv_multipart()
             assert delimiter == b""
