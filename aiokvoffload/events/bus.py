@@ -132,7 +132,7 @@ class EventBus:
             after=self.latest if after is None else after,
             archive=self._archive,
             on_wait=self._on_wait,
-            on_turn=self._room.set,
+            on_read=self._room.set,
             on_close=self._on_close,
         )
         self._subscriptions[subscription] = None

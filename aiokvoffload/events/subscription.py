@@ -48,7 +48,7 @@ class Subscription:
         after: number of the record behind which it begins.
         archive: what lies before the history, if anything does.
         on_wait: called when it begins to wait for the next record.
-        on_turn: called now and then while it reads.
+        on_read: called when it has read, if transfers wait for it.
         on_close: called when it is closed.
     """
 
@@ -63,13 +63,13 @@ class Subscription:
         after: int,
         archive: Archive | None,
         on_wait: Callable[["Subscription"], None],
-        on_turn: Callable[[], None],
+        on_read: Callable[[], None],
         on_close: Callable[["Subscription"], None],
     ) -> None:
         self.name, self.policy = name, policy
         self._timeline, self._archive = timeline, archive
         self._max_pending, self._media = max_pending, media
-        self._on_wait, self._on_turn, self._on_close = on_wait, on_turn, on_close
+        self._on_wait, self._on_read, self._on_close = on_wait, on_read, on_close
         self._next = after + 1
         self._end: int | None = None
         # Who resumes may be further behind than who is slow: the history is there for that.
@@ -112,11 +112,12 @@ class Subscription:
     async def __anext__(self) -> EventRecord | GapRecord:
         self._reads += 1
         if self._reads % READS_PER_TURN == 0:
-            self._on_turn()
             await asyncio.sleep(0)
         while True:
             record = self._take()
             if record is not None:
+                if self.policy is SlowPolicy.BLOCK:
+                    self._on_read()
                 return record
             if self._reads_archive:
                 await self._read_archive()

@@ -1,5 +1,6 @@
 """What lies below CPU memory, as requests see it: promotions that loads wait for, and stores that go further down."""
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 from aiokvoffload.base import OffloadKey, ReqContext
@@ -25,6 +26,7 @@ class Depth:
         self._backend = backend
         self._manager = parts.manager
         self._promotions: dict[int, RunningStore] = {}
+        self._will_tell = False
         self.chain = Chain(
             parts.manager,
             parts.tiers,
@@ -77,8 +79,15 @@ class Depth:
         self._backend.forget_running(running, promotion.keys)
         running.end(failed_keys)
 
+    def events_pending(self) -> None:
+        """Tell subscribers in another pass of the loop, with what follows at once."""
+        if not self._will_tell:
+            self._will_tell = True
+            asyncio.get_running_loop().call_soon(self.tiers_changed)
+
     def tiers_changed(self) -> None:
         """Tell subscribers."""
+        self._will_tell = False
         self._backend.publish()
 
     def __repr__(self) -> str:

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
 from aiokvoffload.base import Event, OffloadKey, ReqContext, Stream
 from aiokvoffload.errors import ArgumentError, ClosedError, ModeError
+from aiokvoffload.events import ChunkMetadata
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.flow import TransferFlow
 from aiokvoffload.service.handle import Handle, per_rank
@@ -124,6 +125,7 @@ class Request:
         *,
         after: Stream | Event | Sequence[Stream | Event] | None = None,
         protect_source: bool | None = None,
+        metadata: Mapping[OffloadKey, ChunkMetadata] | None = None,
     ) -> Handle[StoreResult]:
         """Begin to copy whole, fully computed chunks out of GPU blocks; starts on the device only after `after` (I8).
 
@@ -136,6 +138,8 @@ class Request:
             protect_source: `True` enqueues everything now and makes the stream `after` wait for it, so that later work
                 on that stream may overwrite the blocks; `False` does not, which lets that stream run on beside the
                 copies; `None` protects a store that fits one run, where it costs little.
+            metadata: of some or all of the keys, what events are to say of them; kept until the last tier has let go of
+                the key.
 
         Returns:
             A handle; awaiting it gives a `StoreResult`.
@@ -156,6 +160,8 @@ class Request:
         fits = self._fits_one_step(segments, self._lane)
         protect_source = fits if protect_source is None else protect_source
         starts = self._starts(after, protect_source=protect_source)
+        if metadata:
+            self._backend.bus.attach_metadata(metadata)
         flow = StoreFlow(
             self._backend,
             self._lane,

@@ -128,6 +128,7 @@ class StoreFlow(TransferFlow[StoreResult]):
         return (*current, *later)
 
     def _result(self) -> StoreResult:
+        self._backend.bus.forget_metadata((*self._refused, *self._failed))
         if self._is_void:
             every_key = tuple(key for segment in self._segments for key in segment.keys)
             return StoreResult(0, 0, (), every_key, self._moved_bytes, self._error)

@@ -36,6 +36,10 @@ class ChainListener(Protocol):
         """All its other keys are readable."""
         ...
 
+    def events_pending(self) -> None:
+        """A tier has begun to have events to take; more may follow at once."""
+        ...
+
     def tiers_changed(self) -> None:
         """There may be events to take."""
         ...
@@ -83,7 +87,7 @@ class Chain:
         self._clock = clock
         self._room = RoomQueue(clock, room_timeout_s)
         self._promotions: dict[int, Promotion] = {}
-        self._closing = self._is_cascading = self._will_serve = self._will_tell = False
+        self._closing = self._is_cascading = self._will_serve = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,23 +108,13 @@ class Chain:
         opened: list[SecondaryTier] = []
         try:
             for link in self._links.values():
-                link.lane.tier.on_events(self._events_pending)
+                link.lane.tier.on_events(self._listener.events_pending)
                 await link.lane.tier.open()
                 opened.append(link.lane.tier)
         except BaseException:
             for tier in opened:
                 await tier.aclose()
             raise
-
-    def _events_pending(self) -> None:
-        """A tier has something to tell: in another pass of the loop, together with what follows at once."""
-        if not self._will_tell:
-            self._will_tell = True
-            asyncio.get_running_loop().call_soon(self._tell)
-
-    def _tell(self) -> None:
-        self._will_tell = False
-        self._listener.tiers_changed()
 
     def cascade(self) -> None:
         """Begin what the manager wants to go down."""
