@@ -55,11 +55,15 @@ class _Gathering:
                 return False
             self._apply(_APPLIED_PER_PASS)
             await asyncio.sleep(0)
-        while self._next < self._timeline.next:
+        # It ends at a moment, between two passes: somebody may publish in every one.
+        while self._timeline.next - self._next > _APPLIED_PER_PASS:
             if self._next < self._timeline.first:
                 return False
             self._apply(_APPLIED_PER_PASS)
             await asyncio.sleep(0)
+        if self._next < self._timeline.first:
+            return False
+        self._apply(_APPLIED_PER_PASS)
         return True
 
     def _apply(self, max_records: int) -> None:
