@@ -8,6 +8,7 @@ import typer
 import aiokvoffload
 from aiokvoffload import registry
 from aiokvoffload.cli.benches import bench
+from aiokvoffload.cli.events_tail import TailOptions, as_json, as_text, tail
 from aiokvoffload.cli.inspect import inspection_json, inspection_table
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.shell import (
@@ -23,6 +24,7 @@ from aiokvoffload.cli.shell import (
     size,
 )
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
+from aiokvoffload.errors import ArgumentError
 from aiokvoffload.tiering.disk.inspection import inspect_directory, verify_directories
 
 app = typer.Typer(name="aiokvoffload", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -72,6 +74,12 @@ def replay_command(
     disk_bytes: Annotated[
         int | None, typer.Option(parser=size, metavar="SIZE", help="What the disk tier has room for.")
     ] = None,
+    events: Annotated[
+        str | None, typer.Option(metavar="ENDPOINT", help="Publish KV-cache events: tcp://*:5557.")
+    ] = None,
+    events_replay: Annotated[
+        str | None, typer.Option(metavar="ENDPOINT", help="Replay and snapshots of them: tcp://*:5558.")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Replay a trace as an async server would, and say what it brought."""
@@ -85,6 +93,8 @@ def replay_command(
         verify=verify,
         disk_dir=disk_dir,
         disk_bytes=disk_bytes,
+        events=events,
+        events_replay=events_replay,
         trace_name="sample" if trace == SAMPLE_TRACE else trace.name,
     )
     with clear_errors():
@@ -116,3 +126,29 @@ def inspect_command(
                 verification = verify_directories(directories, on_checked=advance)
         show(inspection_table(inspection, verification), inspection_json(inspection, verification), json_file)
     raise typer.Exit(0 if verification is None or verification.is_right else 1)
+
+
+@app.command(name="events")
+def events_command(
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="Of the publisher: tcp://host:5557.")],
+    *,
+    replay: Annotated[
+        str | None, typer.Option(metavar="ENDPOINT", help="Where to ask for what was missed: tcp://host:5558.")
+    ] = None,
+    topic: Annotated[str, typer.Option(help="Only messages whose topic begins so.")] = "",
+    after: Annotated[int | None, typer.Option(metavar="N", help="Begin behind this record; needs --replay.")] = None,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="Say first what is resident, which vLLM cannot; needs --replay.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many lines.")] = None,
+    json_lines: Annotated[bool, typer.Option("--json-lines", help="One JSON object a line.")] = False,
+) -> None:
+    """Follow a publisher of KV-cache events, of this library or of vLLM, and show what it tells."""
+    with clear_errors():
+        if replay is None and (snapshot or after is not None):
+            raise ArgumentError("--snapshot and --after need --replay: where to ask")
+        options = TailOptions(
+            endpoint=endpoint, replay_endpoint=replay, topic=topic, after=after, snapshot=snapshot, limit=limit
+        )
+        say = as_json if json_lines else as_text
+        run(tail(options, lambda line: print(say(line), flush=True)))

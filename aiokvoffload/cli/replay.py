@@ -4,9 +4,12 @@ Knows what is set up, in which order it ends, and where each figure comes from; 
 """
 
 import asyncio
+import contextlib
+import importlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,6 +31,7 @@ from aiokvoffload.cpu.worker_statistics import DirectionStatistics, WorkerStatis
 from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import ArgumentError
 from aiokvoffload.service.results import ServiceStatistics
+from aiokvoffload.service.service import OffloadingService
 
 NUM_TENSORS = 4
 HOST_CHUNK_BYTES, GPU_CHUNK_BYTES = 16 << 10, 1 << 20
@@ -49,6 +53,8 @@ class ReplayOptions:
     verify: bool = False
     disk_dir: Path | None = None
     disk_bytes: int | None = None
+    events: str | None = None
+    events_replay: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +155,8 @@ async def _run(
     config = CPUOffloadingConfig(cpu_bytes=sizes.cpu_bytes, policy=options.policy, device=options.device)
     clock, probe = ManagerClock(), LoopProbe()
     disk = ReplayDisk(options.disk_dir, options.disk_bytes)
-    async with disk.open(config, as_kv_caches(engine.pool), clock.wrap) as offload:
+    opening = disk.open(config, as_kv_caches(engine.pool), clock.wrap)
+    async with opening as offload, _publishing(offload, options):
         await wait_grown(offload)
         await disk.wait_recovered()
         server = Server(offload, engine, verify=options.verify)
@@ -160,6 +167,16 @@ async def _run(
     offload.check_integrity()
     statistics = offload.statistics()
     return _Run(disk.figures(statistics), server, statistics, clock.spent_ns, probe, seconds)
+
+
+def _publishing(offload: OffloadingService, options: ReplayOptions) -> AbstractAsyncContextManager[object]:
+    if options.events is None:
+        return contextlib.nullcontext()
+    # Imported by its name, since a replay that publishes nothing does without what that needs.
+    publisher = importlib.import_module("aiokvoffload.events.publisher")
+    config = publisher.PublisherConfig(endpoint=options.events, replay_endpoint=options.events_replay)
+    opened: AbstractAsyncContextManager[object] = publisher.EventPublisher(offload.events, config)
+    return opened
 
 
 async def _report(

@@ -77,7 +77,7 @@ class EventBus:
         """Number the events and hand them on. Called on the thread of the loop that subscribers run on."""
         append, book, archive = self._timeline.append, self._book, self._archive
         for event in events:
-            record = append(event, book.apply(event)) if book else append(event)
+            record = append(event, book.apply(event)) if book.entries else append(event)
             if archive is not None:
                 archive.append(record)
         if self._waiting:

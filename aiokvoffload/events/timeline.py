@@ -48,13 +48,16 @@ class Timeline:
     def append(self, event: OffloadingEvent, metadata: tuple[ChunkMetadata | None, ...] = ()) -> EventRecord:
         """Give the event its number and keep it."""
         sequence, ring = self.next, self._ring
-        if sequence - self.first == len(ring):
-            self._forget_first()
-        record = ring[sequence % len(ring)] = EventRecord(sequence, event, metadata)
-        self.next = sequence + 1
-        self._keys += len(event.keys)
-        while self._keys > self._max_keys and self.first < sequence:
-            self._forget_first()
+        index = sequence % len(ring)
+        keys = self._keys + len(event.keys)
+        if (oldest := ring[index]) is not None:  # the place is taken by the first that is kept
+            keys -= len(oldest.event.keys)
+            self._forgotten[oldest.event.medium] = self.first
+            self.first += 1
+        record = ring[index] = EventRecord(sequence, event, metadata)
+        self.next, self._keys = sequence + 1, keys
+        if keys > self._max_keys:
+            self._trim()
         return record
 
     def get(self, sequence: int) -> EventRecord:
@@ -78,6 +81,10 @@ class Timeline:
         if any(self._forgotten.get(medium, -1) >= since for medium in media):
             return True
         return any(self.get(number).event.medium in media for number in range(max(since, self.first), before))
+
+    def _trim(self) -> None:
+        while self._keys > self._max_keys and self.first < self.latest:
+            self._forget_first()
 
     def _forget_first(self) -> None:
         index = self.first % len(self._ring)

@@ -164,16 +164,17 @@ async def test_who_asked_to_be_disconnected_is_told_where_to_resume() -> None:
 async def test_room_is_waited_for_until_the_slow_one_has_read() -> None:
     bus = EventBus(10, block_timeout_s=60)
     subscription = bus.subscribe(policy=SlowPolicy.BLOCK, max_pending=2)
-    assert not bus.is_congested
+    states = [bus.is_congested]
     bus.publish([stored(0), stored(1)])
-    assert bus.is_congested
+    states.append(bus.is_congested)
     waiting = asyncio.ensure_future(bus.wait_room())
     await asyncio.sleep(0)
     assert not waiting.done()
     reading = asyncio.ensure_future(drain_until(subscription, 1))
     await waiting
     await reading
-    assert (bus.is_congested, bus.statistics().congested_waits, bus.statistics().dropped) == (False, 1, 0)
+    assert [*states, bus.is_congested] == [False, True, False]
+    assert (bus.statistics().congested_waits, bus.statistics().dropped) == (1, 0)
     subscription.close()
 
 

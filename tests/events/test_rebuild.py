@@ -189,7 +189,8 @@ async def play(seed: int, *, steps: int, over_wire: bool, max_events: int) -> Ro
         routers: list[Router] = [WireRouter(publisher, chance) if over_wire else LocalRouter(bus, chance)]
         churn = Churn(stage, chance)
         for _ in range(steps):
-            await chance.choice((churn, churn, *routers)).step()
+            actors: list[Churn | Router] = [churn, churn, *routers]
+            await chance.choice(actors).step()
             await settle(chance.randint(0, 5))
         for tier in stage.tiers:
             tier.failing = False
