@@ -7,6 +7,7 @@ read is put right from the events published meanwhile: the latest of them that n
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 
 from aiokvoffload.base import EventKind, OffloadKey, ResidentPart
@@ -43,14 +44,14 @@ class _Gathering:
     def __init__(self, timeline: Timeline, media: Collection[str] | None) -> None:
         self._timeline, self._media = timeline, media
         self._next = timeline.next
-        self._parts: dict[tuple[str, str], list[tuple[int, ResidentPart]]] = {}
+        self._parts: dict[tuple[str, str], deque[tuple[int, ResidentPart]]] = {}
         self._changes: dict[str, _Changes] = {}
 
     async def read(self, source: ResidentSource) -> bool:
         """Read all parts; `False` if more was published meanwhile than is kept."""
         for part in source():
             if self._media is None or part.medium in self._media:
-                self._parts.setdefault((part.medium, part.tier), []).append((self._timeline.latest, part))
+                self._parts.setdefault((part.medium, part.tier), deque()).append((self._timeline.latest, part))
             if self._next < self._timeline.first:
                 return False
             self._apply(_APPLIED_PER_PASS)
@@ -84,10 +85,11 @@ class _Gathering:
         return Snapshot(sequence, tuple(tiers))
 
     async def _exact(
-        self, parts: list[tuple[int, ResidentPart]], changes: _Changes
+        self, parts: deque[tuple[int, ResidentPart]], changes: _Changes
     ) -> tuple[tuple[OffloadKey, ...], ...]:
         changed, exact = changes.is_resident, []
-        for read_at, part in parts:
+        while parts:  # and not all at once in the end: letting go of a million takes ten milliseconds
+            read_at, part = parts.popleft()
             if read_at >= changes.cleared_at:
                 exact.append(tuple(key for key in part.keys if key not in changed) if changed else tuple(part.keys))
                 await asyncio.sleep(0)
