@@ -34,7 +34,7 @@ def main_of(code: str) -> tuple[object, str]:
 
 
 def test_the_pages_have_their_programs() -> None:
-    assert (len(LOOPED), len(STEPPED)) == (3, 1)
+    assert (len(LOOPED), len(STEPPED)) == (4, 1)
 
 
 @pytest.mark.parametrize("code", LOOPED.values(), ids=LOOPED)
