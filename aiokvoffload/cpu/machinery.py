@@ -140,6 +140,13 @@ class Machinery:
         thread, lane = _THREADS[handler]
         self.submissions[thread].put(lane, work)
 
+    @property
+    def waits_in_calls(self) -> bool:
+        """Whether a call that enqueues may wait: memory is being pinned, or it is not, and copied in the call."""
+        if not self.growth.state.ended:
+            return True
+        return self._device.torch_device.type != "cpu" and not all(arena.pinned_bytes for arena in self._arenas)
+
     def flush(self, handlers: Collection[int]) -> None:
         """Block until what has been submitted for these handlers has been done.
 
