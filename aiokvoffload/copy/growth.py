@@ -27,26 +27,28 @@ class ArenaGrowth:
 
     Args:
         arenas: those with their first pieces ready, or all of them.
+        before: what the thread does first.
 
     Attributes:
         state: how far it has come; a new record after each change, to be read from any thread.
     """
 
-    def __init__(self, arenas: Sequence[HostArena]) -> None:
+    def __init__(self, arenas: Sequence[HostArena], *, before: Callable[[], None] | None = None) -> None:
         self._arenas = tuple(arenas)
+        self._before = before
         self._missing = _in_step(self._arenas)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._callbacks: list[Callable[[PoolGrowth], None]] = []
-        self.state = PoolGrowth(self._ready_rows(), ended=not self._missing)
+        self.state = PoolGrowth(self._ready_rows(), ended=not self._missing and before is None)
 
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
-        """Begin to grow, if anything is missing.
+        """Begin to grow, if anything is missing or to be done before.
 
         Args:
             post: has its argument called on the thread of those who watch.
         """
-        if self._missing:
+        if not self.state.ended:
             tell = partial(post, self._tell)
             self._thread = threading.Thread(target=self._run, args=(tell,), name="aiokvoffload-growth", daemon=True)
             self._thread.start()
@@ -74,6 +76,8 @@ class ArenaGrowth:
     def _run(self, tell: Callable[[], None]) -> None:
         error = ""
         try:
+            if self._before is not None and not self._stopping.is_set():
+                self._before()
             self._grow(tell)
         except Exception as failure:  # noqa: BLE001 - what is ready stays usable, and whoever waits must be told (I1)
             error = str(failure)
