@@ -16,6 +16,7 @@ FLOOR_OF = {
     "config": WORDS,
     "registry": WORDS,
     "clock": WORDS,
+    "histogram": WORDS,
     "cpu.common": WORDS,
     "cache": FACTS,
     "cpu.manager": FACTS,

@@ -9,6 +9,7 @@ from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import BrokenError, BusyError, ClosedError, OffloadError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.pump import Pump
+from aiokvoffload.service.results import KeyCounts
 from aiokvoffload.service.run_size import RunSize
 from aiokvoffload.service.running_store import RunningStore
 from aiokvoffload.tiering.chain.walk import PromotionWalk
@@ -98,6 +99,7 @@ class Backend:
         self.bus = bus
         self.groups = groups
         self.jobs_in_flight = 0
+        self.keys = KeyCounts()
         self.closing = False
         self.broken: BrokenError | None = None
         self.flows: set[LiveFlow] = set()

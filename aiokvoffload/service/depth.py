@@ -61,6 +61,16 @@ class Depth:
         """Slots of CPU memory may have become free."""
         self.chain.room_changed()
 
+    @property
+    def waiting_promotions(self) -> int:
+        """Chains that wait for room in CPU memory."""
+        return self.chain.walks_waiting
+
+    @property
+    def room_timeouts(self) -> int:
+        """Chains that waited for it in vain."""
+        return self.chain.room_timeouts
+
     def statistics(self) -> tuple[TierStatistics, ...]:
         """One record for each tier."""
         return self.chain.statistics()

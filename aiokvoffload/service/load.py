@@ -112,4 +112,6 @@ class LoadFlow(TransferFlow[LoadResult]):
             served_by_group[segment.group_idx] = limit
         served = (segment.keys[:limit] for segment, limit in zip(self._segments, self._limits, strict=True))
         sources = self._ascent.sources(served)
-        return LoadResult(tuple(served_by_group), self._unserved(), sources, self._moved_bytes, self._error)
+        unserved = self._unserved()
+        self._backend.keys.loaded(sources, len(unserved))
+        return LoadResult(tuple(served_by_group), unserved, sources, self._moved_bytes, self._error)

@@ -74,8 +74,17 @@ class Request:
         """
         self._require_open("lookup")
         if is_flat(keys, len(self._backend.groups)):
-            return self._backend.manager.lookup_prefix(cast("Sequence[OffloadKey]", keys), self._ctx)
-        return self._backend.manager.lookup_groups(cast("KeysByGroup", keys), self._ctx)
+            hits = self._backend.manager.lookup_prefix(cast("Sequence[OffloadKey]", keys), self._ctx)
+            self._backend.keys.looked(len(keys), hits)
+            return hits
+        return self._lookup_groups(cast("KeysByGroup", keys))
+
+    def _lookup_groups(self, chains: KeysByGroup) -> int:
+        position = self._backend.manager.lookup_groups(chains, self._ctx)
+        covered = zip(chains, self._backend.groups, strict=True)
+        found = sum(min(len(chain), position // group.span) for chain, group in covered)
+        self._backend.keys.looked(sum(map(len, chains)), found)
+        return position
 
     def load(
         self,

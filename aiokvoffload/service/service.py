@@ -10,9 +10,11 @@ from aiokvoffload.cpu.common import CPU_TIER
 from aiokvoffload.device import Device
 from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ClosedError, InternalError
 from aiokvoffload.events import EventBus
+from aiokvoffload.histogram import HistogramStatistics
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.depth import Depth
 from aiokvoffload.service.growth_watch import GrowthWatch
+from aiokvoffload.service.loop_watch import LoopWatch
 from aiokvoffload.service.parts import Parts, ServiceLimits, TierParts
 from aiokvoffload.service.pump import Turnstile
 from aiokvoffload.service.request import Request
@@ -36,6 +38,7 @@ class OffloadingService:
         self._parts: Parts | None = None
         self._backend: Backend | None = None
         self._growth: GrowthWatch | None = None
+        self._loop_watch: LoopWatch | None = None
         self._depth: Depth | None = None
         self._turnstile = Turnstile()
         self._requests: dict[str, Request] = {}
@@ -156,6 +159,7 @@ class OffloadingService:
         if self._backend is None:
             raise ClosedError("statistics: the service was never opened")
         backend, live = self._backend, self._requests.values()
+        depth, watch = self._depth, self._loop_watch
         return ServiceStatistics(
             requests=len(self._requests),
             loads=self._ended_loads + sum(request.loads for request in live),
@@ -165,7 +169,12 @@ class OffloadingService:
             manager=backend.manager.statistics(),
             workers=tuple(worker.statistics() for worker in backend.workers),
             events=self.events.statistics(),
-            tiers=() if self._depth is None else self._depth.statistics(),
+            tiers=() if depth is None else depth.statistics(),
+            is_open=not backend.closing and backend.broken is None,
+            keys=backend.keys.statistics(),
+            loop_blocked=HistogramStatistics() if watch is None else watch.statistics(),
+            waiting_promotions=0 if depth is None else depth.waiting_promotions,
+            room_timeouts=0 if depth is None else depth.room_timeouts,
         )
 
     def check_integrity(self) -> None:
@@ -201,6 +210,7 @@ class OffloadingService:
             self._depth = backend.depth = await self._open_tiers(backend, parts, parts.tiers)
         self._parts, self._backend = parts, backend
         self._growth = GrowthWatch(parts.manager, parts.workers, on_more=backend.room_changed)
+        self._loop_watch = LoopWatch()
         self._pump_task = asyncio.create_task(self._backend.pump.run(), name="aiokvoffload-pump")
         self._pump_task.add_done_callback(self._pump_ended)
         return self
@@ -247,6 +257,8 @@ class OffloadingService:
         ends = await asyncio.gather(*(worker.aclose() for worker in parts.workers), return_exceptions=True)
         errors = [end for end in ends if isinstance(end, BaseException)]
         await self._end_pump()
+        if self._loop_watch is not None:
+            self._loop_watch.close()
         backend.publish()
         self.events.close()
         if errors:

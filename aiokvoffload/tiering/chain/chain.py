@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from aiokvoffload.base import ChunkViews, Ids, OffloadingWorker, OffloadKey, ReqContext, get_offload_group_idx
 from aiokvoffload.base.tier import LoadOutcome, SecondaryTier, StoreOutcome
 from aiokvoffload.clock import Clock
+from aiokvoffload.histogram import Histogram
 from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, Verdict
 from aiokvoffload.tiering.chain.calls import CallEnd, TierCall
 from aiokvoffload.tiering.chain.lane import TierLane
@@ -46,6 +47,7 @@ class _Link(NamedTuple):
 
     lane: TierLane
     counts: TierCounts
+    latency: Histogram
     max_calls_ahead: int
 
 
@@ -76,6 +78,7 @@ class Chain:
             tier.name: _Link(
                 TierLane(tier, config, clock=clock, on_serving=self._serving_changed),
                 TierCounts(),
+                Histogram(),
                 _CALLS_AHEAD * config.max_loads_in_flight,
             )
             for tier, config in tiers
@@ -170,6 +173,16 @@ class Chain:
         if self._room.serve_next(self._advance):
             self.room_changed()
 
+    @property
+    def walks_waiting(self) -> int:
+        """Chains that wait for room in CPU memory to come up into."""
+        return len(self._room)
+
+    @property
+    def room_timeouts(self) -> int:
+        """Chains that waited for room in vain so far."""
+        return self._room.timeouts
+
     async def reset(self, names: Collection[str]) -> dict[str, int | None]:
         """Reset tiers side by side; for each what was cleared, `None` where that must wait until the tier answers."""
         chosen = [name for name in self._links if name in names]
@@ -206,7 +219,7 @@ class Chain:
 
     def _tier_statistics(self, name: str, link: _Link) -> TierStatistics:
         lane, counts = link.lane, link.counts
-        queues = lane.queues
+        queues, held = lane.queues, self._manager.count_dropped(name)
         return TierStatistics(
             name=name,
             serving=lane.serving,
@@ -221,13 +234,18 @@ class Chain:
             present=counts.present,
             refused=counts.refused,
             failed_stores=counts.failed_stores,
-            dropped=counts.dropped + self._manager.count_dropped(name),
+            dropped=counts.dropped + held,
+            dropped_slow=queues.refused_store_keys,
+            dropped_held=held,
             loads_waiting=len(queues.loads),
             stores_waiting=len(queues.stores),
             calls_in_flight=queues.running_loads + queues.running_stores,
             calls_late=lane.late,
             store_delay_s=queues.store_delay_s,
             tier=lane.tier.statistics(),
+            promotions=lane.loaded.statistics(),
+            cascades=lane.stored.statistics(),
+            promotion_latency=link.latency.statistics(),
         )
 
     def _views(self, keys: Sequence[OffloadKey], slots: Ids) -> Sequence[ChunkViews]:
@@ -268,17 +286,23 @@ class Chain:
                 get_offload_group_idx(promotion.keys[0]),
                 len(promotion.keys),
                 partial(self._views, promotion.keys, promotion.slots),
-                partial(self._promotion_settled, walk, promotion),
+                partial(self._promotion_settled, walk, promotion, self._clock.now_s()),
                 partial(self._promotion_returned, promotion),
             )
         )
 
     def _promotion_settled(
-        self, walk: PromotionWalk, promotion: Promotion, end: CallEnd, outcomes: Sequence[LoadOutcome] | None
+        self,
+        walk: PromotionWalk,
+        promotion: Promotion,
+        began_s: float,
+        end: CallEnd,
+        outcomes: Sequence[LoadOutcome] | None,
     ) -> None:
-        keys = promotion.keys
+        keys, link = promotion.keys, self._links[promotion.tier]
+        link.latency.add(self._clock.now_s() - began_s)
         outcomes = [LoadOutcome.FAILED] * len(keys) if outcomes is None else outcomes
-        self._count_loads(self._links[promotion.tier].counts, outcomes)
+        self._count_loads(link.counts, outcomes)
         failed = frozenset(key for key, out in zip(keys, outcomes, strict=True) if out is not LoadOutcome.LOADED)
         if end is CallEnd.LATE:
             self._manager.quarantine_promotion(promotion)
