@@ -42,6 +42,9 @@ class HistogramStatistics:
         return float("inf")
 
 
+NO_VALUES = HistogramStatistics()
+
+
 class Histogram:
     """Values as they are counted.
 

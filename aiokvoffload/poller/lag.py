@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aiokvoffload.histogram import Histogram, HistogramStatistics
+from aiokvoffload.histogram import NO_VALUES, Histogram, HistogramStatistics
 
 LAG_SAMPLES = 4096
 
@@ -17,7 +17,7 @@ class LagStatistics:
     p50_s: float
     p99_s: float
     max_s: float
-    histogram: HistogramStatistics = HistogramStatistics()
+    histogram: HistogramStatistics = NO_VALUES
 
 
 class LagRecorder:

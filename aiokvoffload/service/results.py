@@ -7,7 +7,7 @@ from aiokvoffload.base import OffloadKey
 from aiokvoffload.cache.statistics import ManagerStatistics
 from aiokvoffload.cpu.worker_statistics import WorkerStatistics
 from aiokvoffload.events import EventBusStatistics
-from aiokvoffload.histogram import HistogramStatistics
+from aiokvoffload.histogram import NO_VALUES, HistogramStatistics
 from aiokvoffload.tiering.chain.statistics import TierStatistics
 
 
@@ -157,6 +157,6 @@ class ServiceStatistics:
     tiers: tuple[TierStatistics, ...] = ()
     is_open: bool = True
     keys: KeyStatistics = KeyStatistics()
-    loop_blocked: HistogramStatistics = HistogramStatistics()
+    loop_blocked: HistogramStatistics = NO_VALUES
     waiting_promotions: int = 0
     room_timeouts: int = 0

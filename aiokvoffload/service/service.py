@@ -10,7 +10,7 @@ from aiokvoffload.cpu.common import CPU_TIER
 from aiokvoffload.device import Device
 from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ClosedError, InternalError
 from aiokvoffload.events import EventBus
-from aiokvoffload.histogram import HistogramStatistics
+from aiokvoffload.histogram import NO_VALUES
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.depth import Depth
 from aiokvoffload.service.growth_watch import GrowthWatch
@@ -172,7 +172,7 @@ class OffloadingService:
             tiers=() if depth is None else depth.statistics(),
             is_open=not backend.closing and backend.broken is None,
             keys=backend.keys.statistics(),
-            loop_blocked=HistogramStatistics() if watch is None else watch.statistics(),
+            loop_blocked=NO_VALUES if watch is None else watch.statistics(),
             waiting_promotions=0 if depth is None else depth.waiting_promotions,
             room_timeouts=0 if depth is None else depth.room_timeouts,
         )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from aiokvoffload.histogram import HistogramStatistics
+from aiokvoffload.histogram import NO_VALUES, HistogramStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class TierStatistics:
     tier: Any
     promotions: CallStatistics = CallStatistics()
     cascades: CallStatistics = CallStatistics()
-    promotion_latency: HistogramStatistics = HistogramStatistics()
+    promotion_latency: HistogramStatistics = NO_VALUES
 
 
 @dataclass(slots=True)
