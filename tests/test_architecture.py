@@ -17,6 +17,7 @@ FLOOR_OF = {
     "registry": WORDS,
     "clock": WORDS,
     "histogram": WORDS,
+    "tracing": WORDS,
     "cpu.common": WORDS,
     "cache": FACTS,
     "cpu.manager": FACTS,

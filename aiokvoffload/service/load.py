@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from aiokvoffload import tracing
 from aiokvoffload.base import (
     Event,
     OffloadingWorker,
@@ -24,6 +25,8 @@ from aiokvoffload.service.segments import Segment
 class LoadFlow(TransferFlow[LoadResult]):
     """Loads each group's prefix, never beyond its first miss."""
 
+    span_name = "load"
+
     def __init__(
         self,
         backend: Backend,
@@ -37,6 +40,11 @@ class LoadFlow(TransferFlow[LoadResult]):
         # How many leading keys of each segment can still arrive: cut by a miss, a failure, a reset or a stop.
         self._limits = [len(segment.keys) for segment in segments]
         self._ascent = Ascent(backend, ctx, self._wake)
+
+    def trace(self) -> None:
+        """Begin a span under the caller's; promotions that this load begins are under it."""
+        super().trace()
+        self._ascent.span = self.span
 
     def _step_run(self, segment: Segment, run: Sequence[OffloadKey]) -> Progress:
         manager = self._backend.manager
@@ -105,6 +113,10 @@ class LoadFlow(TransferFlow[LoadResult]):
     def _unserved(self) -> tuple[OffloadKey, ...]:
         limits = zip(self._segments, self._limits, strict=True)
         return tuple(key for segment, limit in limits for key in segment.keys[limit:])
+
+    def _traced(self, result: LoadResult) -> tuple[tracing.Attributes, str]:
+        counts = {"served": result.served, "failed": len(result.failed_keys), "bytes": result.loaded_bytes}
+        return counts, result.error
 
     def _result(self) -> LoadResult:
         served_by_group = [0] * len(self._backend.groups)

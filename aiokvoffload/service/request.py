@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
+from aiokvoffload import tracing
 from aiokvoffload.base import Event, OffloadKey, ReqContext, Stream
 from aiokvoffload.errors import ArgumentError, ClosedError, ModeError
 from aiokvoffload.service.backend import Backend
@@ -255,6 +256,8 @@ class Request:
             flow.handle._released.result()
 
     def _begin(self, flow: TransferFlow[Any], lane: Lane, *, at_once: bool) -> None:
+        if tracing.TRACER is not None:
+            flow.trace()
         self._flows.add(flow)
         flow.handle.on_released(lambda: self._flow_released(flow))
         if not at_once:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from aiokvoffload import tracing
 from aiokvoffload.base import ChunkViews, Ids, OffloadingWorker, OffloadKey, ReqContext, get_offload_group_idx
 from aiokvoffload.base.tier import LoadOutcome, SecondaryTier, StoreOutcome
 from aiokvoffload.clock import Clock
 from aiokvoffload.histogram import Histogram
 from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, Verdict
 from aiokvoffload.tiering.chain.calls import CallEnd, TierCall
+from aiokvoffload.tiering.chain.causes import Causes
 from aiokvoffload.tiering.chain.lane import TierLane
 from aiokvoffload.tiering.chain.room import RoomQueue
 from aiokvoffload.tiering.chain.statistics import TierCounts, TierStatistics
@@ -49,6 +51,13 @@ class _Link(NamedTuple):
     counts: TierCounts
     latency: Histogram
     max_calls_ahead: int
+
+
+class _Begun(NamedTuple):
+    """When a promotion began, and its span."""
+
+    time_s: float
+    span: tracing.Span | None
 
 
 class Chain:
@@ -86,6 +95,7 @@ class Chain:
         self._clock = clock
         self._room = RoomQueue(clock, room_timeout_s)
         self._promotions: dict[int, Promotion] = {}
+        self._causes = Causes()
         self._closing = self._is_cascading = self._will_serve = False
 
     @property
@@ -114,6 +124,10 @@ class Chain:
                 await tier.aclose()
             raise
 
+    def trace(self, keys: Sequence[OffloadKey], cause: tracing.Span) -> None:
+        """Spans of cascades of these keys are under `cause`."""
+        self._causes.note(keys, cause)
+
     def cascade(self) -> None:
         """Begin what the manager wants to go down."""
         if self._is_cascading:  # one that is refused makes room for the next at once
@@ -127,12 +141,13 @@ class Chain:
             self._is_cascading = False
 
     def _call_of(self, cascade: Cascade) -> TierCall:
+        span = _begin_span(self._causes.of(cascade.keys), "cascade", cascade)
         return TierCall(
             cascade.keys,
             get_offload_group_idx(cascade.keys[0]),
             cascade.max_call_keys,
             partial(self._views, cascade.keys, cascade.slots),
-            partial(self._cascade_settled, cascade),
+            partial(self._cascade_settled, cascade, span),
             partial(self._cascade_returned, cascade),
         )
 
@@ -144,6 +159,7 @@ class Chain:
         excluded: Collection[str] = (),
         on_change: Callable[[], None] = lambda: None,
         holds: bool = False,
+        cause: tracing.Span | None = None,
     ) -> PromotionWalk | None:
         """Begin to bring a chain up; `None` if its first key is in no tier that may be asked.
 
@@ -153,11 +169,12 @@ class Chain:
             excluded: tiers that are not to be asked.
             on_change: called when the keys are to be looked up again, maybe before this returns.
             holds: whether what has come up stays until it is used; the caller then says so, and when it gives up.
+            cause: spans of the promotions are under it.
         """
         if self._closing or not self._manager.can_promote(keys, excluded):
             return None
         release = self._release if holds else None
-        walk = PromotionWalk(keys, ctx, excluded=excluded, on_change=on_change, release=release)
+        walk = PromotionWalk(keys, ctx, excluded=excluded, on_change=on_change, release=release, cause=cause)
         self._go_on(walk)
         return walk
 
@@ -278,6 +295,7 @@ class Chain:
 
     def _begin(self, walk: PromotionWalk, promotion: Promotion) -> None:
         walk.begin(promotion.keys)
+        span = _begin_span(walk.cause, "promotion", promotion)
         self._promotions[promotion.token] = promotion
         self._listener.promotion_began(promotion)
         self._links[promotion.tier].lane.load(
@@ -286,7 +304,7 @@ class Chain:
                 get_offload_group_idx(promotion.keys[0]),
                 len(promotion.keys),
                 partial(self._views, promotion.keys, promotion.slots),
-                partial(self._promotion_settled, walk, promotion, self._clock.now_s()),
+                partial(self._promotion_settled, walk, promotion, _Begun(self._clock.now_s(), span)),
                 partial(self._promotion_returned, promotion),
             )
         )
@@ -295,15 +313,17 @@ class Chain:
         self,
         walk: PromotionWalk,
         promotion: Promotion,
-        began_s: float,
+        begun: _Begun,
         end: CallEnd,
         outcomes: Sequence[LoadOutcome] | None,
     ) -> None:
         keys, link = promotion.keys, self._links[promotion.tier]
-        link.latency.add(self._clock.now_s() - began_s)
+        link.latency.add(self._clock.now_s() - begun.time_s)
         outcomes = [LoadOutcome.FAILED] * len(keys) if outcomes is None else outcomes
         self._count_loads(link.counts, outcomes)
         failed = frozenset(key for key, out in zip(keys, outcomes, strict=True) if out is not LoadOutcome.LOADED)
+        if begun.span is not None:
+            begun.span.end({"failed": len(failed)}, error=_error_of(end))
         if end is CallEnd.LATE:
             self._manager.quarantine_promotion(promotion)
         elif not self._complete_promotion(promotion, failed):
@@ -330,7 +350,12 @@ class Chain:
         del self._promotions[promotion.token]
         return self._manager.complete_promotion(promotion, failed)
 
-    def _cascade_settled(self, cascade: Cascade, end: CallEnd, outcomes: Sequence[StoreOutcome] | None) -> None:
+    def _cascade_settled(
+        self, cascade: Cascade, span: tracing.Span | None, end: CallEnd, outcomes: Sequence[StoreOutcome] | None
+    ) -> None:
+        if span is not None:
+            stored = 0 if outcomes is None else outcomes.count(StoreOutcome.STORED)
+            span.end({"stored": stored}, error=_error_of(end))
         counts = self._links[cascade.tier].counts
         if end is CallEnd.REFUSED:
             counts.dropped += len(cascade.keys)
@@ -365,3 +390,13 @@ class Chain:
 
     def __repr__(self) -> str:
         return f"<Chain to {', '.join(self._links)}: {len(self._promotions)} promotions, {self._room!r}>"
+
+
+def _begin_span(cause: tracing.Span | None, name: str, action: Cascade | Promotion) -> tracing.Span | None:
+    if tracing.TRACER is None:
+        return None
+    return tracing.begin_under(cause, name, {"tier": action.tier, "keys": len(action.keys)})
+
+
+def _error_of(end: CallEnd) -> str:
+    return "" if end is CallEnd.RETURNED else f"the call was {end.value}"
