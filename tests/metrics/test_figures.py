@@ -2,7 +2,9 @@
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from aiokvoffload.histogram import Histogram
 from aiokvoffload.metrics import serve_metrics
 from aiokvoffload.metrics.catalogue import FIGURES
+from aiokvoffload.metrics.event_figures import MAX_SUBSCRIBERS
+from aiokvoffload.metrics.families import family_of
 from aiokvoffload.metrics.transfer_figures import added
 from tests.metrics.scene import get, used_service
 
@@ -86,3 +90,34 @@ def test_histograms_of_several_workers_are_added_class_by_class() -> None:
     both = added([one.statistics(), other.statistics(), Histogram(()).statistics()])
     assert (both.bounds, both.counts, both.total) == ((1.0, 2.0), (1, 1, 1), 11.0)
     assert added([]).count == 0
+
+
+@dataclass(frozen=True)
+class Subscriber:
+    name: str
+    lag: int
+
+
+@dataclass(frozen=True)
+class Bus:
+    subscriptions: tuple[Subscriber, ...]
+
+
+def lag_of(*subscribers: Subscriber) -> dict[str, float]:
+    """The figure as it is exposed, by subscriber."""
+    figure = next(figure for figure in FIGURES if figure.name == "aiokvoffload_event_lag")
+    statistics: Any = SimpleNamespace(events=Bus(subscribers))
+    return {sample.labels["subscriber"]: sample.value for sample in family_of(figure, statistics).samples}
+
+
+def test_each_subscriber_has_its_lag_and_names_are_told_once() -> None:
+    """Two samples of one name would make the whole exposition invalid."""
+    lags = lag_of(Subscriber("router", 3), Subscriber("", 5), Subscriber("router", 4))
+    assert lags == {"router": 4, "1": 5}
+
+
+def test_of_many_subscribers_those_furthest_behind_are_told() -> None:
+    """Invariant I11: labels are bounded."""
+    lags = lag_of(*(Subscriber(f"router-{number}" + "x" * 99, number) for number in range(100)))
+    assert sorted(lags.values()) == list(range(100 - MAX_SUBSCRIBERS, 100))
+    assert max(map(len, lags)) == 64

@@ -7,50 +7,26 @@ told of changes, and looks again.
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from aiokvoffload import tracing
 from aiokvoffload.base import ChunkViews, Ids, OffloadingWorker, OffloadKey, ReqContext, get_offload_group_idx
 from aiokvoffload.base.tier import LoadOutcome, SecondaryTier, StoreOutcome
 from aiokvoffload.clock import Clock
-from aiokvoffload.histogram import Histogram
 from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, Verdict
 from aiokvoffload.tiering.chain.calls import CallEnd, TierCall
 from aiokvoffload.tiering.chain.causes import Causes
 from aiokvoffload.tiering.chain.lane import TierLane
+from aiokvoffload.tiering.chain.link import Link
+from aiokvoffload.tiering.chain.listener import ChainListener
 from aiokvoffload.tiering.chain.room import RoomQueue
-from aiokvoffload.tiering.chain.statistics import TierCounts, TierStatistics
+from aiokvoffload.tiering.chain.statistics import TierStatistics
 from aiokvoffload.tiering.chain.walk import PromotionWalk
 from aiokvoffload.tiering.config import TierConfig
 from aiokvoffload.tiering.manager import TieringOffloadingManager
 
 _CALLS_AHEAD = 2
 """Batches that a walk has under way for each call that a tier runs at a time: it has the next one at hand."""
-
-
-class ChainListener(Protocol):
-    """Who is told what becomes of keys."""
-
-    def promotion_began(self, promotion: Promotion) -> None:
-        """Its keys are on their way into CPU memory."""
-        ...
-
-    def promotion_ended(self, promotion: Promotion, failed_keys: frozenset[OffloadKey]) -> None:
-        """All its other keys are readable."""
-        ...
-
-    def tiers_changed(self) -> None:
-        """There may be events to take."""
-        ...
-
-
-class _Link(NamedTuple):
-    """One tier of the chain."""
-
-    lane: TierLane
-    counts: TierCounts
-    latency: Histogram
-    max_calls_ahead: int
 
 
 class _Begun(NamedTuple):
@@ -84,11 +60,9 @@ class Chain:
     ) -> None:
         self._manager, self._workers, self._listener = manager, tuple(workers), listener
         self._links = {
-            tier.name: _Link(
+            tier.name: Link(
                 TierLane(tier, config, clock=clock, on_serving=self._serving_changed),
-                TierCounts(),
-                Histogram(),
-                _CALLS_AHEAD * config.max_loads_in_flight,
+                max_calls_ahead=_CALLS_AHEAD * config.max_loads_in_flight,
             )
             for tier, config in tiers
         }
@@ -232,38 +206,8 @@ class Chain:
 
     def statistics(self) -> tuple[TierStatistics, ...]:
         """One record for each tier."""
-        return tuple(self._tier_statistics(name, link) for name, link in self._links.items())
-
-    def _tier_statistics(self, name: str, link: _Link) -> TierStatistics:
-        lane, counts = link.lane, link.counts
-        queues, held = lane.queues, self._manager.count_dropped(name)
-        return TierStatistics(
-            name=name,
-            serving=lane.serving,
-            storing=lane.storing.serving,
-            reason=lane.loading.reason or lane.storing.reason,
-            outages=lane.loading.outages,
-            promoted=counts.promoted,
-            missed=counts.missed,
-            corrupt=counts.corrupt,
-            failed_loads=counts.failed_loads,
-            cascaded=counts.cascaded,
-            present=counts.present,
-            refused=counts.refused,
-            failed_stores=counts.failed_stores,
-            dropped=counts.dropped + held,
-            dropped_slow=queues.refused_store_keys,
-            dropped_held=held,
-            loads_waiting=len(queues.loads),
-            stores_waiting=len(queues.stores),
-            calls_in_flight=queues.running_loads + queues.running_stores,
-            calls_late=lane.late,
-            store_delay_s=queues.store_delay_s,
-            tier=lane.tier.statistics(),
-            promotions=lane.loaded.statistics(),
-            cascades=lane.stored.statistics(),
-            promotion_latency=link.latency.statistics(),
-        )
+        count_dropped = self._manager.count_dropped
+        return tuple(link.statistics(held=count_dropped(name)) for name, link in self._links.items())
 
     def _views(self, keys: Sequence[OffloadKey], slots: Ids) -> Sequence[ChunkViews]:
         group_idx, rows = get_offload_group_idx(keys[0]), slots.tolist()
@@ -318,9 +262,8 @@ class Chain:
         outcomes: Sequence[LoadOutcome] | None,
     ) -> None:
         keys, link = promotion.keys, self._links[promotion.tier]
-        link.latency.add(self._clock.now_s() - begun.time_s)
         outcomes = [LoadOutcome.FAILED] * len(keys) if outcomes is None else outcomes
-        self._count_loads(link.counts, outcomes)
+        link.count_loads(outcomes, self._clock.now_s() - begun.time_s)
         failed = frozenset(key for key, out in zip(keys, outcomes, strict=True) if out is not LoadOutcome.LOADED)
         if begun.span is not None:
             begun.span.end({"failed": len(failed)}, error=_error_of(end))
@@ -356,16 +299,13 @@ class Chain:
         if span is not None:
             stored = 0 if outcomes is None else outcomes.count(StoreOutcome.STORED)
             span.end({"stored": stored}, error=_error_of(end))
-        counts = self._links[cascade.tier].counts
+        link = self._links[cascade.tier]
         if end is CallEnd.REFUSED:
-            counts.dropped += len(cascade.keys)
+            link.counts.dropped += len(cascade.keys)
             return
         outcomes = [StoreOutcome.FAILED] * len(cascade.keys) if outcomes is None else outcomes
         pairs = zip(cascade.keys, outcomes, strict=True)
-        counts.cascaded += outcomes.count(StoreOutcome.STORED)
-        counts.present += outcomes.count(StoreOutcome.PRESENT)
-        counts.refused += outcomes.count(StoreOutcome.REFUSED)
-        counts.failed_stores += outcomes.count(StoreOutcome.FAILED)
+        link.count_stores(outcomes)
         declined = [key for key, outcome in pairs if outcome in (StoreOutcome.REFUSED, StoreOutcome.FAILED)]
         if declined:
             self._manager.decline_cascade(cascade, declined)
@@ -375,12 +315,6 @@ class Chain:
         self.cascade()
         self._listener.tiers_changed()
         self.room_changed()
-
-    def _count_loads(self, counts: TierCounts, outcomes: Sequence[LoadOutcome]) -> None:
-        counts.promoted += outcomes.count(LoadOutcome.LOADED)
-        counts.missed += outcomes.count(LoadOutcome.MISS)
-        counts.corrupt += outcomes.count(LoadOutcome.CORRUPT)
-        counts.failed_loads += outcomes.count(LoadOutcome.FAILED)
 
     def _serving_changed(self) -> None:
         self._manager.set_serving(
