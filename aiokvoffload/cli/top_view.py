@@ -1,5 +1,6 @@
 """How the figures of `top` look in a terminal. Knows figures and tables; asks nobody."""
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -25,46 +26,48 @@ def _head(figures: TopFigures) -> Text:
     )
 
 
+def _table(title: str, *columns: str, names: int) -> Table:
+    """Narrow, so that ten columns fit; the first `names` columns are text."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < names else "right", no_wrap=True)
+    return table
+
+
 def _tiers(figures: TopFigures) -> Table:
-    table = Table(title="keys", title_justify="left")
-    for name in (
-        "tier",
-        "slots",
-        "readable",
-        "pinned",
-        "writing",
-        "hits/s",
-        "misses/s",
-        "evicted/s",
-        "refused/s",
-        "failed/s",
-    ):
-        table.add_column(name, justify="left" if name == "tier" else "right")
+    columns = ("tier", "slots", "readable", "pinned", "busy", "hit/s", "miss/s", "evict/s", "refuse/s", "fail/s")
+    table = _table("keys", *columns, names=1)
     for tier in figures.tiers:
         table.add_row(*_tier_cells(tier))
     return table
 
 
 def _tier_cells(tier: TierFigures) -> tuple[str, ...]:
-    name = f"{tier.tier} ({tier.policy})" if tier.policy else tier.tier
     readable = (tier.pinned + tier.evictable) / tier.capacity if tier.capacity else 0.0
     rates = (tier.hits_per_s, tier.misses_per_s, tier.evicted_per_s, tier.refused_per_s)
-    failed = f"{tier.failed_per_s:,.0f}"
+    failed = _short(tier.failed_per_s)
     return (
-        name if tier.in_service else f"{name} [bold red]out of service[/]",
-        f"{tier.capacity:,}",
+        tier.tier if tier.in_service else f"[bold red]{tier.tier} (out)[/]",
+        _short(tier.capacity),
         f"{readable:.0%}",
-        f"{tier.pinned:,}",
-        f"{tier.writing + tier.quarantined:,}",
-        *(f"{rate:,.0f}" for rate in rates),
+        _short(tier.pinned),
+        _short(tier.writing + tier.quarantined),
+        *map(_short, rates),
         f"[bold red]{failed}[/]" if tier.failed_per_s else failed,
     )
 
 
+def _short(number: float) -> str:
+    """Three or four digits."""
+    for unit in ("", "k", "M"):
+        if number < 9999.5:
+            return f"{number:.0f}{unit}"
+        number /= 1000
+    return f"{number:,.0f}G"
+
+
 def _traffic(figures: TopFigures) -> Table:
-    table = Table(title="bytes", title_justify="left")
-    for name in ("tier", "direction", "MB/s", "GB/s while busy", "total GB", "queue"):
-        table.add_column(name, justify="left" if name in {"tier", "direction"} else "right")
+    table = _table("bytes", "tier", "direction", "MB/s", "GB/s while busy", "total GB", "queue", names=2)
     for each in figures.traffic:
         table.add_row(*_traffic_cells(each))
     return table

@@ -9,12 +9,10 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import Future
 
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-
 from aiokvoffload.errors import ClosedError, ModeError
 from aiokvoffload.metrics.catalogue import FIGURES
 from aiokvoffload.metrics.families import family_of
+from aiokvoffload.metrics.prometheus import Collector, Metric
 from aiokvoffload.service.results import ServiceStatistics
 from aiokvoffload.service.service import OffloadingService
 

@@ -5,15 +5,15 @@ from itertools import accumulate
 
 from aiokvoffload.histogram import HistogramStatistics
 from aiokvoffload.metrics.figure import Figure, Kind, Sample
+from aiokvoffload.metrics.prometheus import (
+    Collector,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    generate_latest,
+)
 from aiokvoffload.service.results import ServiceStatistics
-
-try:
-    from prometheus_client import generate_latest
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-    from prometheus_client.registry import Collector
-except ModuleNotFoundError as error:
-    message = "metrics need prometheus-client: pip install 'aiokvoffload[metrics]'"
-    raise ModuleNotFoundError(message, name="prometheus_client") from error
 
 logger = logging.getLogger(__name__)
 

@@ -252,13 +252,13 @@ class OffloadingService:
         backend.closing = True
         if self._growth is not None:
             self._growth.close()
+        if self._loop_watch is not None:
+            self._loop_watch.close()
         backend.stop_flows()
         left = await self._close_tiers(parts)
         ends = await asyncio.gather(*(worker.aclose() for worker in parts.workers), return_exceptions=True)
         errors = [end for end in ends if isinstance(end, BaseException)]
         await self._end_pump()
-        if self._loop_watch is not None:
-            self._loop_watch.close()
         backend.publish()
         self.events.close()
         if errors:

@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -30,7 +31,7 @@ COMMAND = [sys.executable, "-m", "aiokvoffload", "top"]
 
 
 def rendered(seen: TopFigures | None, trouble: str = "") -> str:
-    console = Console(width=160)
+    console = Console(width=80)
     with console.capture() as capture:
         console.print(view(seen, trouble, url="http://there"))
     return capture.get()
@@ -62,8 +63,23 @@ async def test_rates_are_differences_of_two_scrapes() -> None:
         ("memory", "promotion"): 0.0,
     }
     text = rendered(seen)
-    assert "cpu (lru)" in text
+    assert "…" not in text
     assert "100.0% of keys found" in text
+
+
+async def test_large_figures_fit_a_terminal_of_eighty_columns() -> None:
+    before, now = await two_scrapes()
+    seen = figures("there", before, now)
+    big = 123_456_789
+    tier = replace(
+        seen.tiers[0], capacity=big, pinned=big, writing=big, hits_per_s=big, failed_per_s=1e4, in_service=False
+    )
+    text = rendered(replace(seen, tiers=(replace(tier, misses_per_s=9999, evicted_per_s=big, refused_per_s=1e12),)))
+    assert "cpu (out)" in text
+    assert "123M" in text
+    assert "9999" in text
+    assert "10k" in text
+    assert "…" not in text
 
 
 async def test_a_server_that_began_anew_has_no_negative_rates() -> None:

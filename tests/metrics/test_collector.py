@@ -1,6 +1,8 @@
 """The collector in a registry of `prometheus_client`, asked from its threads."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -119,3 +121,9 @@ async def test_a_record_that_lacks_something_costs_one_figure(caplog: pytest.Log
     assert value(families, "open") == 1
     assert not next(family for family in families if family.name == "aiokvoffload_resets").samples
     assert "aiokvoffload_resets_total could not be read" in caplog.text
+
+
+def test_without_the_extra_the_error_says_what_to_install() -> None:
+    code = "import sys; sys.modules['prometheus_client'] = None; import aiokvoffload.metrics"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert "metrics need prometheus-client: pip install 'aiokvoffload[metrics]'" in result.stderr
