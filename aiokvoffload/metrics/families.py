@@ -45,7 +45,9 @@ def _empty(figure: Figure) -> Metric:
 
 
 def _add(family: Metric, sample: Sample) -> None:
-    labels, value = sample
+    # Names may come from a plug-in: what UTF-8 cannot say would make the whole exposition fail.
+    labels = [str(label).encode("utf-8", "replace").decode() for label in sample[0]]
+    value = sample[1]
     if isinstance(family, HistogramMetricFamily):
         if isinstance(value, HistogramStatistics):
             family.add_metric(labels, _buckets(value), value.total)
