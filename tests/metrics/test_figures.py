@@ -13,7 +13,7 @@ from aiokvoffload.histogram import Histogram
 from aiokvoffload.metrics import serve_metrics
 from aiokvoffload.metrics.catalogue import FIGURES
 from aiokvoffload.metrics.event_figures import MAX_SUBSCRIBERS
-from aiokvoffload.metrics.families import family_of
+from aiokvoffload.metrics.families import family_of, text_of
 from aiokvoffload.metrics.transfer_figures import added
 from tests.metrics.scene import get, used_service
 
@@ -121,3 +121,10 @@ def test_of_many_subscribers_those_furthest_behind_are_told() -> None:
     lags = lag_of(*(Subscriber(f"router-{number}" + "x" * 99, number) for number in range(100)))
     assert sorted(lags.values()) == list(range(100 - MAX_SUBSCRIBERS, 100))
     assert max(map(len, lags)) == 64
+
+
+def test_a_name_that_utf8_cannot_say_does_not_end_the_exposition() -> None:
+    """Fault 52."""
+    figure = next(figure for figure in FIGURES if figure.name == "aiokvoffload_event_lag")
+    statistics: Any = SimpleNamespace(events=Bus((Subscriber("router \ud800", 1),)))
+    assert b'{subscriber="router ?"} 1.0' in text_of(family_of(figure, statistics))
