@@ -15,6 +15,7 @@ from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.depth import Depth
 from aiokvoffload.service.growth_watch import GrowthWatch
 from aiokvoffload.service.loop_watch import LoopWatch
+from aiokvoffload.service.opening import build_on_thread, close_unused
 from aiokvoffload.service.parts import Parts, ServiceLimits, TierParts
 from aiokvoffload.service.pump import Turnstile
 from aiokvoffload.service.request import Request
@@ -190,7 +191,7 @@ class OffloadingService:
         if self._entered or self._closed:
             raise ClosedError("a service is opened once")
         self._entered = True
-        parts = await _build_on_thread(self._build)
+        parts = await build_on_thread(self._build)
         if self.closed:
             await asyncio.to_thread(parts.close)
             raise ClosedError("the service was closed while it was being opened")
@@ -221,11 +222,11 @@ class OffloadingService:
             await depth.chain.open()
         except BaseException:
             # In a task of its own, so that a second cancellation stops the waiting and not the closing.
-            await asyncio.shield(asyncio.create_task(_close_unused(parts), name="aiokvoffload-discard"))
+            await asyncio.shield(asyncio.create_task(close_unused(parts), name="aiokvoffload-discard"))
             raise
         if self.closed:
             await depth.chain.aclose(tiers.close_timeout_s)
-            await _close_unused(parts)
+            await close_unused(parts)
             raise ClosedError("the service was closed while it was being opened")
         return depth
 
@@ -318,26 +319,3 @@ class OffloadingService:
     def __repr__(self) -> str:
         state = "new" if self._backend is None else "closed" if self._closed else "open"
         return f"<OffloadingService {state}, {len(self._requests)} requests>"
-
-
-async def _build_on_thread(build: Callable[[], Parts]) -> Parts:
-    """Run `build` off the loop. A thread cannot be cancelled: what it builds for nobody is closed when it is done."""
-    building = asyncio.ensure_future(asyncio.to_thread(build))
-    try:
-        return await asyncio.shield(building)
-    except asyncio.CancelledError:
-        # In a task of its own, so that a second cancellation stops the waiting and not the closing.
-        await asyncio.shield(asyncio.create_task(_discard(building), name="aiokvoffload-discard"))
-        raise
-
-
-async def _close_unused(parts: Parts) -> None:
-    await asyncio.gather(*(worker.aclose() for worker in parts.workers))
-    if parts.device is not None:
-        await asyncio.to_thread(parts.device.close)
-
-
-async def _discard(building: asyncio.Future[Parts]) -> None:
-    await asyncio.wait([building])
-    if building.exception() is None:
-        await asyncio.to_thread(building.result().close)

@@ -15,11 +15,11 @@ from aiokvoffload.base.tier import LoadOutcome, SecondaryTier, StoreOutcome
 from aiokvoffload.clock import Clock
 from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, Verdict
 from aiokvoffload.tiering.chain.calls import CallEnd, TierCall
-from aiokvoffload.tiering.chain.causes import Causes
 from aiokvoffload.tiering.chain.lane import TierLane
 from aiokvoffload.tiering.chain.link import Link
 from aiokvoffload.tiering.chain.listener import ChainListener
 from aiokvoffload.tiering.chain.room import RoomQueue
+from aiokvoffload.tiering.chain.spans import Causes, begin_span, error_of
 from aiokvoffload.tiering.chain.statistics import TierStatistics
 from aiokvoffload.tiering.chain.walk import PromotionWalk
 from aiokvoffload.tiering.config import TierConfig
@@ -115,7 +115,7 @@ class Chain:
             self._is_cascading = False
 
     def _call_of(self, cascade: Cascade) -> TierCall:
-        span = _begin_span(self._causes.of(cascade.keys), "cascade", cascade)
+        span = begin_span(self._causes.of(cascade.keys), "cascade", cascade)
         return TierCall(
             cascade.keys,
             get_offload_group_idx(cascade.keys[0]),
@@ -239,7 +239,7 @@ class Chain:
 
     def _begin(self, walk: PromotionWalk, promotion: Promotion) -> None:
         walk.begin(promotion.keys)
-        span = _begin_span(walk.cause, "promotion", promotion)
+        span = begin_span(walk.cause, "promotion", promotion)
         self._promotions[promotion.token] = promotion
         self._listener.promotion_began(promotion)
         self._links[promotion.tier].lane.load(
@@ -266,7 +266,7 @@ class Chain:
         link.count_loads(outcomes, self._clock.now_s() - begun.time_s)
         failed = frozenset(key for key, out in zip(keys, outcomes, strict=True) if out is not LoadOutcome.LOADED)
         if begun.span is not None:
-            begun.span.end({"failed": len(failed)}, error=_error_of(end))
+            begun.span.end({"failed": len(failed)}, error=error_of(end))
         if end is CallEnd.LATE:
             self._manager.quarantine_promotion(promotion)
         elif not self._complete_promotion(promotion, failed):
@@ -298,7 +298,7 @@ class Chain:
     ) -> None:
         if span is not None:
             stored = 0 if outcomes is None else outcomes.count(StoreOutcome.STORED)
-            span.end({"stored": stored}, error=_error_of(end))
+            span.end({"stored": stored}, error=error_of(end))
         link = self._links[cascade.tier]
         if end is CallEnd.REFUSED:
             link.counts.dropped += len(cascade.keys)
@@ -324,13 +324,3 @@ class Chain:
 
     def __repr__(self) -> str:
         return f"<Chain to {', '.join(self._links)}: {len(self._promotions)} promotions, {self._room!r}>"
-
-
-def _begin_span(cause: tracing.Span | None, name: str, action: Cascade | Promotion) -> tracing.Span | None:
-    if tracing.TRACER is None:
-        return None
-    return tracing.begin_under(cause, name, {"tier": action.tier, "keys": len(action.keys)})
-
-
-def _error_of(end: CallEnd) -> str:
-    return "" if end is CallEnd.RETURNED else f"the call was {end.value}"

@@ -2,8 +2,8 @@ import pytest
 from opentelemetry.trace import INVALID_SPAN
 
 from aiokvoffload.base import make_offload_key
-from aiokvoffload.tiering.chain import causes
-from aiokvoffload.tiering.chain.causes import Causes
+from aiokvoffload.tiering.chain import spans
+from aiokvoffload.tiering.chain.spans import Causes
 from aiokvoffload.tracing import Span
 
 KEYS = [make_offload_key(b"%04d" % number, 0) for number in range(6)]
@@ -22,7 +22,7 @@ def test_keys_lead_to_the_span_of_their_latest_store() -> None:
 
 def test_only_so_many_keys_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant I11."""
-    monkeypatch.setattr(causes, "MAX_KEYS", 3)
+    monkeypatch.setattr(spans, "MAX_KEYS", 3)
     book, only = Causes(), span()
     book.note(KEYS[:2], only)
     book.note(KEYS[2:6], only)

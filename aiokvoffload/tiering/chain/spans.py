@@ -1,12 +1,15 @@
-"""Whose span a cascade belongs to: that of the store which brought its keys, though it goes down later.
+"""Spans of cascades and promotions, and whose a cascade is: that of the store which brought its keys, however late.
 
-Knows keys and spans. Used only where somebody traces.
+Knows keys and spans; used only where somebody traces.
 """
 
 from collections.abc import Sequence
 from itertools import islice
 
+from aiokvoffload import tracing
 from aiokvoffload.base import OffloadKey
+from aiokvoffload.tiering.actions import Cascade, Promotion
+from aiokvoffload.tiering.chain.calls import CallEnd
 from aiokvoffload.tracing import Span
 
 MAX_KEYS = 16_384
@@ -36,3 +39,15 @@ class Causes:
 
     def __repr__(self) -> str:
         return f"Causes({len(self)} keys)"
+
+
+def begin_span(cause: Span | None, name: str, action: Cascade | Promotion) -> Span | None:
+    """Begin the span of what is to be done, under that of whoever caused it; `None` where nobody traces."""
+    if tracing.TRACER is None:
+        return None
+    return tracing.begin_under(cause, name, {"tier": action.tier, "keys": len(action.keys)})
+
+
+def error_of(end: CallEnd) -> str:
+    """What a span says of a call that did not return."""
+    return "" if end is CallEnd.RETURNED else f"the call was {end.value}"
