@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 EngineMaker = Callable[[Device, KVCacheLayout, Sequence[HostArena]], CopyEngine]
 """Makes the engine of one worker, for its tensors and its slots."""
-Calibration = Callable[[], CopyEngine]
-"""Times copies, which takes a fifth of a second in which nothing else should keep the driver busy, and chooses."""
 
 _known_costs: dict[str, CopyCosts] = {}
 _known_costs_lock = threading.Lock()
@@ -51,41 +49,35 @@ def choose_engine(
     wants_stages = config.engine not in ("auto", "batched") or (config.engine == "auto" and runs.name == "cuda-batch")
     if not wants_stages or not config.staging_bytes:
         return runs
-    return _compile(device, layout, arenas, config, runs)()
+    make_backend = make_backends(device, layout, programs=config.programs)
+    # The driver would copy to and from memory that is not pinned, but wait for it.
+    if make_backend is None or not all(arena.pinned_bytes for arena in arenas):
+        return runs
+    staged = StagedEngine(device, make_backend)
+    direct = DirectEngine(staged)
+    if config.engine != "auto":
+        return staged if config.engine == "staged" else direct
+    try:
+        engines = Engines(runs, staged, direct)
+        return AutoEngine(engines, costs_of(device, engines, config))
+    except OffloadError as error:
+        logger.warning("no staged copies, calibrating failed: %s", error)
+        return runs
 
 
 def choose_first(
     device: Device, layout: KVCacheLayout, arenas: Sequence[HostArena], config: CopyConfig
-) -> tuple[CopyEngine, Callable[[], Calibration] | None]:
-    """An engine that is there at once, and what compiles a better one, if there is one, which takes a second."""
+) -> tuple[CopyEngine, Callable[[], CopyEngine] | None]:
+    """An engine that is there at once, and what makes a better one, if there is one.
+
+    Kernels have to be compiled and copies timed for that, which takes a second.
+    """
+    choose = partial(choose_engine, device, layout, arenas, config)
     if config.engine == "auto" and config.staging_bytes:
         runs = _run_engine(device, layout, arenas)
         if runs.name == "cuda-batch":
-            return runs, partial(_compile, device, layout, arenas, config, runs)
-    return choose_engine(device, layout, arenas, config), None
-
-
-def _compile(
-    device: Device, layout: KVCacheLayout, arenas: Sequence[HostArena], config: CopyConfig, runs: RunEngine
-) -> Calibration:
-    """Compile kernels, if there are any."""
-    make_backend = make_backends(device, layout, programs=config.programs)
-    # The driver would copy to and from memory that is not pinned, but wait for it.
-    if make_backend is None or not all(arena.pinned_bytes for arena in arenas):
-        return lambda: runs
-    staged = StagedEngine(device, make_backend)
-    engines = Engines(runs, staged, DirectEngine(staged))
-    if config.engine != "auto":
-        return lambda: engines.staged if config.engine == "staged" else engines.direct
-    return partial(_calibrate, device, engines, config)
-
-
-def _calibrate(device: Device, engines: Engines, config: CopyConfig) -> CopyEngine:
-    try:
-        return AutoEngine(engines, costs_of(device, engines, config))
-    except OffloadError as error:
-        logger.warning("no staged copies, calibrating failed: %s", error)
-        return engines.runs
+            return runs, choose
+    return choose(), None
 
 
 def _run_engine(device: Device, layout: KVCacheLayout, arenas: Sequence[HostArena]) -> RunEngine:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Protocol
 
 from aiokvoffload.base import PoolGrowth
 from aiokvoffload.copy.arena import HostArena, Piece
@@ -23,44 +22,28 @@ PAUSE_S = 0.0005
 in a row, 10 ms at the median, where one followed the other at once (I10)."""
 
 
-class Interlude(Protocol):
-    """Something that takes its time to get ready, and is disturbed by pinning then."""
-
-    def start(self) -> None:
-        """Begin to get ready; takes no time."""
-        ...
-
-    def ready(self) -> bool:
-        """Whether `finish` would not wait."""
-        ...
-
-    def finish(self) -> None:
-        """Wait until it is ready, and do it. Raises nothing."""
-        ...
-
-
 class ArenaGrowth:
     """Makes all pieces of arenas ready that are not, in parts that are equal for each arena.
 
     Args:
         arenas: those with their first pieces ready, or all of them.
-        interlude: what is to be done between two pieces, or after the last, as soon as it is ready.
+        before: what the thread does first.
 
     Attributes:
         state: how far it has come; a new record after each change, to be read from any thread.
     """
 
-    def __init__(self, arenas: Sequence[HostArena], *, interlude: Interlude | None = None) -> None:
+    def __init__(self, arenas: Sequence[HostArena], *, before: Callable[[], None] | None = None) -> None:
         self._arenas = tuple(arenas)
-        self._interlude = interlude
+        self._before = before
         self._missing = _in_step(self._arenas)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._callbacks: list[Callable[[PoolGrowth], None]] = []
-        self.state = PoolGrowth(self._ready_rows(), ended=not self._missing and interlude is None)
+        self.state = PoolGrowth(self._ready_rows(), ended=not self._missing and before is None)
 
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
-        """Begin to grow, if anything is missing or to be done meanwhile.
+        """Begin to grow, if anything is missing or to be done before.
 
         Args:
             post: has its argument called on the thread of those who watch.
@@ -93,10 +76,9 @@ class ArenaGrowth:
     def _run(self, tell: Callable[[], None]) -> None:
         error = ""
         try:
-            if self._interlude is not None:
-                self._interlude.start()
+            if self._before is not None and not self._stopping.is_set():
+                self._before()
             self._grow(tell)
-            self._pause_for_interlude(wait=True)
         except Exception as failure:  # noqa: BLE001 - what is ready stays usable, and whoever waits must be told (I1)
             error = str(failure)
             self._give_back()
@@ -117,13 +99,6 @@ class ArenaGrowth:
                 self.state = PoolGrowth(self._ready_rows(), ended=False)
                 tell()
                 self._stopping.wait(PAUSE_S)
-                self._pause_for_interlude(wait=False)
-
-    def _pause_for_interlude(self, *, wait: bool) -> None:
-        interlude = self._interlude
-        if interlude is not None and not self._stopping.is_set() and (wait or interlude.ready()):
-            self._interlude = None
-            interlude.finish()
 
     def _give_back(self) -> None:
         for arena in self._arenas:

@@ -13,7 +13,6 @@ from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.copy.growth import ArenaGrowth
 from aiokvoffload.copy.hazards import HazardTable
-from aiokvoffload.copy.late_engine import LateEngine
 from aiokvoffload.copy.layout import lay_out
 from aiokvoffload.copy.memory_use import keep_for_good
 from aiokvoffload.copy.routes import check_pools, make_routes
@@ -23,7 +22,7 @@ from aiokvoffload.cpu.handler import SingleDirectionOffloadingHandler
 from aiokvoffload.cpu.submission import SubmissionThread, Work
 from aiokvoffload.cpu.worker_statistics import WorkerStatistics
 from aiokvoffload.device.base import Device
-from aiokvoffload.errors import BrokenError
+from aiokvoffload.errors import BrokenError, OffloadError
 from aiokvoffload.poller import PollerStatistics
 
 logger = logging.getLogger(__name__)
@@ -101,17 +100,17 @@ class Machinery:
                 undo.callback(arena.close)
             num_slots = sum(pool.num_slots for pool in pools)
             self._tensors = layout.tensors
-            compile_better = None
+            better = None
             if isinstance(engine, CopyEngine):
                 self._engine = engine
             elif engine is None and options.grows:
-                self._engine, compile_better = choose_first(device, layout, self._arenas, copy)
+                self._engine, better = choose_first(device, layout, self._arenas, copy)
             else:
                 make_engine: EngineMaker = engine or partial(choose_engine, config=copy)
                 self._engine = make_engine(device, layout, self._arenas)
-            use = partial(self._use, staging_bytes=copy.staging_bytes)
-            self._late_engine = None if compile_better is None else LateEngine(compile_better, use)
-            self.growth = ArenaGrowth(self._arenas, interlude=self._late_engine)
+            # Before the pinning, whose calls would be timed along with the copies.
+            before = None if better is None else partial(self._use_better, better, copy.staging_bytes)
+            self.growth = ArenaGrowth(self._arenas, before=before)
             routes = make_routes(layout, pools, self._arenas, blocks_per_chunk)
             self.selector = Selector(routes, layout.num_physical_blocks, num_slots)
             self.hazards = HazardTable(
@@ -124,11 +123,16 @@ class Machinery:
             self.submissions = (SubmissionThread("loads", 2), SubmissionThread("stores", 1))
             undo.pop_all()
 
-    def _use(self, engine: CopyEngine, staging_bytes: int) -> None:
-        """On the growing memory's thread: jobs that are planned from now on are this engine's."""
-        for handler, (*_, eighths) in zip(self.handlers, _HANDLERS, strict=True):
-            handler.use(engine, staging_bytes * eighths // 8)
-        self._engine = engine
+    def _use_better(self, make_engine: Callable[[], CopyEngine], staging_bytes: int) -> None:
+        """On the growing memory's thread: jobs that are planned from now on are the better engine's."""
+        try:
+            engine = make_engine()
+            for handler, (*_, eighths) in zip(self.handlers, _HANDLERS, strict=True):
+                handler.use(engine, staging_bytes * eighths // 8)
+        except OffloadError as error:
+            logger.warning("copies go on without stages: %s", error)
+        else:
+            self._engine = engine
 
     def _open_handlers(self, undo: ExitStack, staging_bytes: int) -> Iterator[SingleDirectionOffloadingHandler]:
         for name, direction, priority, eighths in _HANDLERS:
@@ -230,8 +234,6 @@ class Machinery:
         """
         self.growth.stop()
         self.growth.join()  # it may be giving the handlers an engine
-        if self._late_engine is not None:
-            self._late_engine.join()
         steps: list[Callable[[], None]] = [thread.stop for thread in self.submissions]
         steps += [handler.close for handler in self.handlers]
         steps += [self._free_arenas]

@@ -9,7 +9,6 @@ import torch
 from aiokvoffload.base import Stream
 from aiokvoffload.copy import growth as growth_module
 from aiokvoffload.copy.arena import FILLED, ArenaOptions
-from aiokvoffload.copy.choice import Calibration
 from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.copy.host_engine import HostEngine
 from aiokvoffload.copy.memory_use import memory_use
@@ -92,14 +91,11 @@ class LateEngines:
         self.allowed = threading.Event()
         self._error = error
 
-    def choose(self, *_: object) -> tuple[CopyEngine, Callable[[], Calibration]]:
-        return self.first, self._compile
+    def choose(self, *_: object) -> tuple[CopyEngine, Callable[[], CopyEngine]]:
+        return self.first, self._make
 
-    def _compile(self) -> Calibration:
+    def _make(self) -> CopyEngine:
         assert self.allowed.wait(10)
-        return self._calibrate
-
-    def _calibrate(self) -> CopyEngine:
         if self._error is not None:
             raise self._error
         return self.better
