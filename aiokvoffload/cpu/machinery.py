@@ -108,9 +108,9 @@ class Machinery:
             else:
                 make_engine: EngineMaker = engine or partial(choose_engine, config=copy)
                 self._engine = make_engine(device, layout, self._arenas)
-            # Before the pinning, whose calls would be timed along with the copies.
-            before = None if better is None else partial(self._use_better, better, copy.staging_bytes)
-            self.growth = ArenaGrowth(self._arenas, before=before)
+            # Not beside the pinning, whose calls would be timed along with the copies.
+            interlude = None if better is None else partial(self._use_better, better, copy.staging_bytes)
+            self.growth = ArenaGrowth(self._arenas, interlude=interlude)
             routes = make_routes(layout, pools, self._arenas, blocks_per_chunk)
             self.selector = Selector(routes, layout.num_physical_blocks, num_slots)
             self.hazards = HazardTable(
