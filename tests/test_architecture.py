@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "aiokvoffload"
 
 WORDS, FACTS, BYTES, STORAGE = "words", "facts", "bytes", "storage"
-CHAIN, OUTLETS, DOORS, GUESTS = "chain", "outlets", "doors", "guests"
+CHAIN, OUTLETS, DOORS, FIGURES, GUESTS = "chain", "outlets", "doors", "figures", "guests"
 
 FLOOR_OF = {
     "base": WORDS,
@@ -16,6 +16,8 @@ FLOOR_OF = {
     "config": WORDS,
     "registry": WORDS,
     "clock": WORDS,
+    "histogram": WORDS,
+    "tracing": WORDS,
     "cpu.common": WORDS,
     "cache": FACTS,
     "cpu.manager": FACTS,
@@ -54,6 +56,7 @@ FLOOR_OF = {
     "tiering.spec": DOORS,
     "service": DOORS,
     "cpu.spec": DOORS,
+    "metrics": FIGURES,
     "__main__": GUESTS,
     "cli": GUESTS,
     "testing": GUESTS,
@@ -66,7 +69,8 @@ MAY_USE = {
     CHAIN: {WORDS, FACTS, CHAIN},
     OUTLETS: {WORDS, FACTS, OUTLETS},
     DOORS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, OUTLETS, DOORS},
-    GUESTS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, OUTLETS, DOORS, GUESTS},
+    FIGURES: {WORDS, FACTS, BYTES, STORAGE, CHAIN, OUTLETS, DOORS, FIGURES},
+    GUESTS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, OUTLETS, DOORS, FIGURES, GUESTS},
 }
 TORCH_FREE = {WORDS, FACTS, STORAGE, CHAIN, OUTLETS}
 CONTENTS_PAGES = {"", "cpu", "tiering"}

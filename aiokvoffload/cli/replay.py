@@ -4,12 +4,11 @@ Knows what is set up, in which order it ends, and where each figure comes from; 
 """
 
 import asyncio
-import contextlib
 import importlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.worker_statistics import DirectionStatistics, WorkerStatistics
 from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import ArgumentError
+from aiokvoffload.metrics import serve_metrics
 from aiokvoffload.service.results import ServiceStatistics
 from aiokvoffload.service.service import OffloadingService
 
@@ -55,6 +55,7 @@ class ReplayOptions:
     disk_bytes: int | None = None
     events: str | None = None
     events_replay: str | None = None
+    metrics_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,8 @@ async def _run(
     config = CPUOffloadingConfig(cpu_bytes=sizes.cpu_bytes, policy=options.policy, device=options.device)
     clock, probe = ManagerClock(), LoopProbe()
     disk = ReplayDisk(options.disk_dir, options.disk_bytes)
-    opening = disk.open(config, as_kv_caches(engine.pool), clock.wrap)
-    async with opening as offload, _publishing(offload, options):
+    service = disk.open(config, as_kv_caches(engine.pool), clock.wrap)
+    async with _metrics(service, options.metrics_port), service as offload, _publishing(offload, options):
         await wait_grown(offload)
         await disk.wait_recovered()
         server = Server(offload, engine, verify=options.verify)
@@ -171,12 +172,16 @@ async def _run(
 
 def _publishing(offload: OffloadingService, options: ReplayOptions) -> AbstractAsyncContextManager[object]:
     if options.events is None:
-        return contextlib.nullcontext()
+        return nullcontext()
     # Imported by its name, since a replay that publishes nothing does without what that needs.
     publisher = importlib.import_module("aiokvoffload.events.publisher")
     config = publisher.PublisherConfig(endpoint=options.events, replay_endpoint=options.events_replay)
     opened: AbstractAsyncContextManager[object] = publisher.EventPublisher(offload.events, config)
     return opened
+
+
+def _metrics(service: OffloadingService, port: int | None) -> AbstractAsyncContextManager[object]:
+    return nullcontext() if port is None else serve_metrics(service, port=port)
 
 
 async def _report(

@@ -54,7 +54,7 @@ class EventBus:
         self._blocking: set[Subscription] = set()
         self._archive: Archive | None = None
         self._source: ResidentSource | None = None
-        self._past_dropped = self._disconnected = self._congested_waits = self._named = 0
+        self._past_dropped = self._disconnected = self._congested_waits = 0
         self._room = asyncio.Event()
         self._closed = False
 
@@ -111,7 +111,7 @@ class EventBus:
                 where transfers wait for it.
             after: begin behind this record; what is not kept any more is a gap. By default, with the next event.
             media: only events of these kinds of storage; numbers that are left out then are not missed.
-            name: for statistics.
+            name: for statistics; figures of those without one are told by number.
 
         Raises:
             ArgumentError: the bound is out of its range, or there was no such record yet.
@@ -122,10 +122,9 @@ class EventBus:
         bound = self._bound(policy, max_pending)
         if after is not None and not (isinstance(after, int) and after <= self.latest):
             raise ArgumentError(f"after must be the number of a record, the latest is {self.latest}, got {after!r}")
-        self._named += 1
         subscription = Subscription(
             self._timeline,
-            name=name or f"subscriber-{self._named}",
+            name=name,
             policy=policy,
             max_pending=bound,
             media=None if media is None else frozenset(media),
