@@ -6,15 +6,18 @@ this module knows numbers, who listens, and who is slow (I9, I11).
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason
 from aiokvoffload.errors import ArgumentError, ClosedError
 from aiokvoffload.events.metadata import MetadataBook
-from aiokvoffload.events.records import ChunkMetadata, EventBusStatistics, SlowPolicy, Snapshot
+from aiokvoffload.events.records import ChunkMetadata, EventBusStatistics, EventRecord, SlowPolicy, Snapshot
 from aiokvoffload.events.snapshot import ResidentSource, gather_snapshot
 from aiokvoffload.events.subscription import Archive, Subscription
 from aiokvoffload.events.timeline import Timeline
+
+logger = logging.getLogger(__name__)
 
 _UNWRITTEN_RECORDS = 1_000_000
 """Numbers that are left out behind the latest one in an archive: more than wait to be written."""
@@ -79,7 +82,7 @@ class EventBus:
         for event in events:
             record = append(event, book.apply(event)) if book.entries else append(event)
             if archive is not None:
-                archive.append(record)
+                self._keep(archive, record)
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             for subscription in waiting:
@@ -231,6 +234,12 @@ class EventBus:
 
     def __repr__(self) -> str:
         return f"<EventBus {self._timeline!r}, {len(self._subscriptions)} subscribers>"
+
+    def _keep(self, archive: Archive, record: EventRecord) -> None:
+        try:
+            archive.append(record)
+        except Exception:  # an archive is somebody's own: its trouble must not reach the transfer that is told of
+            logger.exception("record %d is not in the archive", record.sequence)
 
     def _bound(self, policy: SlowPolicy, max_pending: int | None) -> int:
         most = self._timeline.max_records

@@ -4,15 +4,19 @@ Knows numbers and sockets: it asks again for what it missed, and says so where n
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Self
 
-from aiokvoffload.errors import BrokenError, ClosedError
+from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError
 from aiokvoffload.events.records import EventRecord, GapRecord, Snapshot, TierSnapshot
+from aiokvoffload.events.replies import Turns
 from aiokvoffload.events.sockets import Context, Socket, close_all, connect, open_dealer_socket, open_sub_socket
 from aiokvoffload.events.view import ResidentKeys
 from aiokvoffload.events.wire import SNAPSHOT_REQUEST, WireBatch, decode, pack_sequence, unpack_sequence
+
+logger = logging.getLogger(__name__)
 
 
 class EventClient:
@@ -48,6 +52,7 @@ class EventClient:
         self._asking = asyncio.Lock()
         self._ready: deque[EventRecord | GapRecord] = deque()
         self._heard: int | None = None
+        self._turns = Turns()
         self.position = after
 
     async def __aenter__(self) -> Self:
@@ -83,7 +88,8 @@ class EventClient:
             if self._sub is None:
                 raise StopAsyncIteration
             _, sequence, payload = await self._sub.recv_multipart()
-            await self._hear(decode(unpack_sequence(sequence), payload))
+            await self._hear(_read(unpack_sequence(sequence), payload))
+            await self._turns.spend(0)  # what has arrived is given without waiting (I10)
         return self._ready.popleft()
 
     async def snapshot(self) -> Snapshot:
@@ -152,7 +158,7 @@ class EventClient:
             self.position = before - 1
 
     def _take(self, batch: WireBatch) -> None:
-        self._ready.extend(batch.records)
+        self._ready.extend(batch.records if batch.is_readable else [GapRecord(batch.sequence, batch.sequence)])
         self.position = batch.sequence
 
     async def _ask(self, request: bytes) -> AsyncIterator[WireBatch]:
@@ -170,7 +176,8 @@ class EventClient:
                     if not payload:
                         is_answered = True
                         return
-                    yield decode(unpack_sequence(sequence), payload)
+                    yield _read(unpack_sequence(sequence), payload)
+                    await self._turns.spend(0)
             except TimeoutError:
                 raise BrokenError(f"{self._replay_endpoint} did not answer in {self._timeout_s} s") from None
             finally:
@@ -184,6 +191,15 @@ class EventClient:
             return
         self._dealer = open_dealer_socket(self._context, high_water_mark=self._high_water_mark)
         connect(self._dealer, self._replay_endpoint)
+
+
+def _read(sequence: int, payload: bytes) -> WireBatch:
+    """A message; one that cannot be read is one that was missed, and no reason to hear no more."""
+    try:
+        return decode(sequence, payload)
+    except ArgumentError as error:
+        logger.warning("%s", error)
+        return WireBatch(sequence, 0.0, (), (), is_readable=False)
 
 
 async def _nothing() -> AsyncIterator[WireBatch]:

@@ -16,7 +16,7 @@ from aiokvoffload.clock import Clock, SystemClock
 from aiokvoffload.errors import ArgumentError, ClosedError, OffloadError
 from aiokvoffload.events.bus import EventBus
 from aiokvoffload.events.records import EventRecord, GapRecord
-from aiokvoffload.events.replies import replay, snapshot_messages
+from aiokvoffload.events.replies import Turns, replay, snapshot_messages
 from aiokvoffload.events.sockets import (
     Context,
     PubSocket,
@@ -160,11 +160,13 @@ class EventPublisher:
 
     async def _publish(self, socket: PubSocket, subscription: Subscription) -> None:
         """Send every record under its own number. A gap is a jump of the numbers: what is missing can be replayed."""
+        turns = Turns()
         async with subscription:
             async for record in subscription:
                 if not isinstance(record, GapRecord):
                     self._send(socket, record.sequence, (record,))
                     self._sent += 1
+                    await turns.spend(len(record.event.keys))
 
     async def _beat(self, socket: PubSocket, subscription: Subscription) -> None:
         while True:
@@ -194,16 +196,18 @@ class EventPublisher:
                 await self._reply(router, frames, END_SEQUENCE, b"")
 
     async def _answer(self, router: Socket, frames: Sequence[bytes]) -> None:
-        request = frames[-1]
+        request, turns = frames[-1], Turns()
         if request == SNAPSHOT_REQUEST:
             self._snapshots += 1
             async for sequence, records in snapshot_messages(self._bus):
                 await self._reply(router, frames, sequence, self._encoder.encode(records, time.time()))
+                await turns.spend(sum(len(record.event.keys) for record in records))
         else:
             first = unpack_sequence(request)
             self._replays += 1
             async for record in replay(self._bus, first):
                 await self._reply(router, frames, record.sequence, self._encoder.encode((record,), time.time()))
+                await turns.spend(len(record.event.keys))
         await self._reply(router, frames, END_SEQUENCE, b"")
 
     async def _reply(self, router: Socket, frames: Sequence[bytes], sequence: int, payload: bytes) -> None:

@@ -76,12 +76,14 @@ class WireBatch(NamedTuple):
         timestamp_s: when it was sent, in seconds since 1970.
         events: what happened; with `HashFormat.INT64` the hashes in the keys are the 8 bytes that were sent.
         metadata: for each event of each key what was attached to it, or nothing.
+        is_readable: whether it is known what it said.
     """
 
     sequence: int
     timestamp_s: float
     events: tuple[OffloadingEvent, ...]
     metadata: tuple[tuple[ChunkMetadata | None, ...], ...]
+    is_readable: bool = True
 
     @property
     def records(self) -> Iterator[EventRecord]:

@@ -277,6 +277,24 @@ async def test_wrong_bounds_are_refused() -> None:
         await EventBus().snapshot()
 
 
+class BrokenArchive:
+    last = -1
+
+    def append(self, record: EventRecord) -> None:
+        raise RuntimeError(f"no room for {record.sequence}")
+
+    async def read(self, first: int, before: int) -> list[EventRecord]:
+        return []
+
+
+async def test_an_archive_that_raises_reaches_nobody_who_publishes() -> None:
+    """Fault 52."""
+    bus = EventBus(2)
+    bus.use_archive(BrokenArchive())
+    bus.publish(map(stored, range(4)))
+    assert await read_all(bus, after=-1) == [GapRecord(0, 1), EventRecord(2, stored(2)), EventRecord(3, stored(3))]
+
+
 # Metadata
 
 ABOUT = ChunkMetadata(token_ids=(1, 2, 3), block_size=3)

@@ -223,3 +223,26 @@ async def test_an_address_in_use_and_a_wrong_one_are_named() -> None:
                 pass
     with pytest.raises(ArgumentError, match=r"heartbeat_s must be above 0, got 0"):
         PublisherConfig(endpoint=LOOPBACK, heartbeat_s=0)
+
+
+async def test_a_message_that_cannot_be_read_is_a_gap_and_the_next_is_heard() -> None:
+    """Fault 27."""
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.PUB)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.bind(LOOPBACK)
+    endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+    async with EventClient(endpoint) as client:
+        hearing = asyncio.ensure_future(anext(client))
+        while not hearing.done():
+            await socket.send_multipart([b"", (7).to_bytes(8, "big"), b"?"])
+            await asyncio.sleep(0.001)
+        assert await hearing == GapRecord(7, 7)
+        await socket.send_multipart(
+            [b"", (8).to_bytes(8, "big"), b"\x92\xcb\0\0\0\0\0\0\0\0\x91\x91\xb0AllBlocksCleared"]
+        )
+        record = await anext(client)
+        assert isinstance(record, EventRecord)
+        assert (record.sequence, record.event.kind) == (8, EventKind.CLEARED)
+    socket.close()
+    await asyncio.to_thread(context.term)
