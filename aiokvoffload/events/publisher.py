@@ -2,7 +2,7 @@
 
 Knows the bus and sockets; what a message looks like is `events.wire`. Nothing here waits for a peer: a PUB socket drops
 what a slow one does not take, the numbers tell it so, and the ROUTER socket has what it asks for then. An idle
-publisher repeats its latest number now and then, so that who missed the last message learns of it.
+publisher repeats its latest message now and then, so that who missed that, or one before it, learns of it.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class PublisherConfig:
         hash_format: how block hashes are written.
         data_parallel_rank: of the engine, where there are several.
         high_water_mark: messages that ZeroMQ keeps for each peer that is slow; beyond it they are dropped.
-        heartbeat_s: so long after the last message its number is repeated, in an empty one.
+        heartbeat_s: so long after the latest message it is sent again.
 
     Raises:
         ArgumentError: a bound is not positive.
@@ -76,7 +76,7 @@ class PublisherConfig:
 
 @dataclass(frozen=True, slots=True)
 class PublisherStatistics:
-    """Counts of a publisher: messages with events, heartbeats, answers to replays and snapshots, bad requests."""
+    """Counts of a publisher: messages, messages sent again, answers to replays and snapshots, bad requests."""
 
     sent: int
     heartbeats: int
@@ -105,6 +105,7 @@ class EventPublisher:
         )
         self._topic = config.topic.encode()
         self._context: Context | None = None
+        self._latest: EventRecord | None = None
         self._publishing: PubSocket | None = None
         self._router: Socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -147,7 +148,9 @@ class EventPublisher:
         config = self._config
         self._publishing = publishing = open_pub_socket(context, high_water_mark=config.high_water_mark)
         self.endpoint = bind(publishing, config.endpoint)
-        subscription = self._bus.subscribe(name="zmq")
+        # From the latest record on, if there is one: who hears nothing else hears that again and again.
+        latest = self._bus.latest
+        subscription = self._bus.subscribe(name="zmq", after=latest - (self._bus.oldest <= latest))
         self._spawn(self._publish(publishing, subscription), "publish")
         self._spawn(self._beat(publishing, subscription), "heartbeat")
         if config.replay_endpoint is not None:
@@ -164,7 +167,8 @@ class EventPublisher:
         async with subscription:
             async for record in subscription:
                 if not isinstance(record, GapRecord):
-                    self._send(socket, record.sequence, (record,))
+                    self._latest = record
+                    self._send(socket, record)
                     self._sent += 1
                     await turns.spend(len(record.event.keys))
 
@@ -172,18 +176,18 @@ class EventPublisher:
         while True:
             sent = self._sent
             await self._clock.sleep_until(self._clock.now_s() + self._config.heartbeat_s)
-            # Not while messages stand in line: the number would come before theirs.
-            if sent == self._sent and not subscription.lag and subscription.position >= 0:
-                self._send(socket, subscription.position, ())
+            # In full: an empty message under that number would pass for the one that was missed.
+            if sent == self._sent and not subscription.lag and self._latest is not None:
+                self._send(socket, self._latest)
                 self._heartbeats += 1
 
-    def _send(self, socket: PubSocket, sequence: int, records: Sequence[EventRecord]) -> None:
+    def _send(self, socket: PubSocket, record: EventRecord) -> None:
         try:
-            payload = self._encoder.encode(records, time.time())
-            publish_now(socket, (self._topic, pack_sequence(sequence), payload))
+            payload = self._encoder.encode((record,), time.time())
+            publish_now(socket, (self._topic, pack_sequence(record.sequence), payload))
         except (OffloadError, TypeError, ValueError, OverflowError):
             # One message that cannot be sent is a jump of the numbers; the others must follow (fault 27).
-            logger.exception("message %d was not sent", sequence)
+            logger.exception("message %d was not sent", record.sequence)
 
     async def _answer_all(self, router: Socket) -> None:
         while True:

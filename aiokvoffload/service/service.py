@@ -37,7 +37,12 @@ class OffloadingService:
         self._groups = tuple(groups)
         self._limits = limits
         # The microsecond: a subscriber that outlives this process never meets the same number again.
-        self.events = EventBus(limits.max_pending_events, first_sequence=time.time_ns() // 1000)
+        self.events = EventBus(
+            limits.max_pending_events,
+            first_sequence=time.time_ns() // 1000,
+            block_timeout_s=limits.event_block_timeout_s,
+            max_metadata=limits.max_event_metadata,
+        )
         self._parts: Parts | None = None
         self._backend: Backend | None = None
         self._growth: GrowthWatch | None = None

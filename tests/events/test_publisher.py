@@ -132,15 +132,23 @@ async def test_chunks_with_metadata_are_told_as_chains() -> None:
 
 
 async def test_a_client_reads_what_is_published_with_its_metadata() -> None:
-    async with Rig(EventBus(10, first_sequence=5)) as rig, rig.client() as client:
-        first = asyncio.ensure_future(anext(client))
-        metadata = ChunkMetadata(token_ids=(5,), block_size=1)
-        rig.bus.attach_metadata({key_of(1): metadata})
-        while client.position is None:
-            await rig.beat()
-            await asyncio.sleep(0.001)
-        rig.bus.publish([stored(1)])
-        assert await first == EventRecord(5, stored(1), (metadata,))
+    async with Rig(EventBus(10, first_sequence=5)) as rig:
+        rig.bus.publish([stored(0)])
+        async with rig.client() as client:
+            assert await heard(rig, client) == EventRecord(5, stored(0))
+            metadata = ChunkMetadata(token_ids=(5,), block_size=1)
+            rig.bus.attach_metadata({key_of(1): metadata})
+            rig.bus.publish([stored(1)])
+            assert await anext(client) == EventRecord(6, stored(1), (metadata,))
+
+
+async def heard(rig: Rig, client: EventClient) -> EventRecord | GapRecord:
+    """What comes next, if only because the latest message is sent again; the kernel carries it."""
+    waiting = asyncio.ensure_future(anext(client))
+    while not waiting.done():
+        await rig.beat()
+        await asyncio.sleep(0.001)
+    return await waiting
 
 
 async def test_a_client_replays_what_it_missed_before_it_goes_on() -> None:
@@ -160,30 +168,30 @@ async def test_what_nobody_has_any_more_is_a_gap() -> None:
             assert await anext(client) == EventRecord(4, stored(4))
 
 
-async def test_a_heartbeat_tells_of_a_last_message_that_was_missed() -> None:
+@pytest.mark.parametrize("missed", [1, 2])
+async def test_who_missed_the_last_messages_learns_of_them_though_nothing_happens(missed: int) -> None:
+    """I9: an idle publisher's silence says nothing."""
     async with Rig() as rig:
-        rig.bus.publish([stored(0), stored(1)])
-        async with rig.client(after=0) as client:
-            assert await anext(client) == EventRecord(1, stored(1))
-            waiting = asyncio.ensure_future(anext(client))
-            client.position = -1  # as if both had been lost on the way
-            while not waiting.done():
-                await rig.beat()
-                await asyncio.sleep(0.001)
-            assert await waiting == EventRecord(0, stored(0))
+        rig.bus.publish(stored(number) for number in range(4))
+        async with rig.client(after=2) as client:
+            assert await anext(client) == EventRecord(3, stored(3))
+            client.position = 3 - missed  # as if they had been lost on the way
+            told = [await heard(rig, client), *([await anext(client)] if missed == 2 else [])]
+            assert told == [EventRecord(number, stored(number)) for number in range(4 - missed, 4)]
+            assert rig.publisher.statistics().heartbeats > 0
 
 
 async def test_a_client_without_a_replay_is_told_of_every_jump() -> None:
-    async with Rig() as rig, rig.client(replay_endpoint=None) as client:
+    async with Rig() as rig:
         rig.bus.publish([stored(0), stored(1)])
-        client.position = -1
-        waiting = asyncio.ensure_future(anext(client))
-        while not waiting.done():
-            await rig.beat()
-            await asyncio.sleep(0.001)
-        assert await waiting == GapRecord(0, 0)
-        with pytest.raises(ClosedError, match="replay_endpoint"):
-            await client.snapshot()
+        while rig.publisher.statistics().sent < 2:  # to nobody
+            await asyncio.sleep(0)
+        async with rig.client(replay_endpoint=None) as client:
+            client.position = -1
+            assert await heard(rig, client) == GapRecord(0, 0)
+            assert await anext(client) == EventRecord(1, stored(1))
+            with pytest.raises(ClosedError, match="replay_endpoint"):
+                await client.snapshot()
 
 
 async def test_a_snapshot_over_the_wire_says_which_tier_holds_what() -> None:
@@ -246,3 +254,30 @@ async def test_a_message_that_cannot_be_read_is_a_gap_and_the_next_is_heard() ->
         assert (record.sequence, record.event.kind) == (8, EventKind.CLEARED)
     socket.close()
     await asyncio.to_thread(context.term)
+
+
+async def test_a_client_that_outlives_the_server_knows_what_is_void() -> None:
+    """I9: the numbers go on, and the next process begins with what it is sure of."""
+    view, tiers = ResidentKeys(), [("CPU", "cpu")]
+    first = EventBus(10, first_sequence=1000)
+    async with Rig(first) as rig:
+        config = PublisherConfig(
+            endpoint=rig.publisher.endpoint, replay_endpoint=rig.publisher.replay_endpoint, heartbeat_s=0.01
+        )
+        first.begin_tiers(tiers)
+        first.publish([stored(1)])
+        client = EventClient(config.endpoint, config.replay_endpoint, after=999)
+        await client.__aenter__()
+        while view.sequence < first.latest:
+            view.apply(await anext(client))
+    assert (view.keys("cpu"), view.is_exact) == ({key_of(1)}, True)
+    second = EventBus(10, first_sequence=2000)
+    second.begin_tiers(tiers)
+    second.publish([stored(2)])
+    async with EventPublisher(second, config):
+        told = [await anext(client) for _ in range(3)]
+        for record in told:
+            view.apply(record)
+    assert told[0] == GapRecord(1002, 1999)
+    assert (view.keys("cpu"), view.is_exact) == ({key_of(2)}, True)
+    await client.aclose()
