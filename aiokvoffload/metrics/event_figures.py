@@ -1,6 +1,6 @@
 """What subscribers of events were told, what was lost, and how far each is behind."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from aiokvoffload.events import EventBusStatistics
 from aiokvoffload.metrics.figure import Sample, counter, gauge, only
@@ -14,8 +14,8 @@ MAX_NAME = 64
 def subscriber_lags(events: EventBusStatistics) -> dict[str, int]:
     """For each name of subscribers, or their number where they have none, how many records the last has not read."""
     lags: dict[str, int] = {}
-    for index, each in enumerate(getattr(events, "subscriptions", ())):
-        name = (getattr(each, "name", "") or str(index))[:MAX_NAME]
+    for index, each in enumerate(events.subscriptions):
+        name = (each.name or str(index))[:MAX_NAME]
         lags[name] = max(lags.get(name, 0), each.lag)
     return lags
 
@@ -28,10 +28,6 @@ def _lags(service: ServiceStatistics) -> Iterator[Sample]:
 def _dropped(service: ServiceStatistics) -> Iterator[Sample]:
     yield ("slow_subscriber",), service.events.dropped
     yield ("not_taken",), service.manager.dropped_events
-
-
-def _counted(name: str) -> Callable[[ServiceStatistics], float]:
-    return lambda service: getattr(service.events, name, 0)
 
 
 EVENT_FIGURES = (
@@ -52,11 +48,11 @@ EVENT_FIGURES = (
     counter(
         "disconnected_subscribers_total",
         "Subscribers that were ended because they were slow.",
-        only(_counted("disconnected")),
+        only(lambda s: s.events.disconnected),
     ),
     counter(
         "congested_waits_total",
         "Times that new transfers have waited for a subscriber.",
-        only(_counted("congested_waits")),
+        only(lambda s: s.events.congested_waits),
     ),
 )
