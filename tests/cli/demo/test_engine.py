@@ -40,7 +40,7 @@ def host() -> Iterator[Device]:
 def plain_answer(prompt: list[int], max_tokens: int) -> list[int]:
     ids = torch.tensor([prompt])
     options = {"max_new_tokens": max_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    output = tiny_llama().generate(ids, attention_mask=torch.ones_like(ids), **options)  # type: ignore[misc]
+    output = tiny_llama().generate(ids, attention_mask=torch.ones_like(ids), **options)
     answer: list[int] = output[0, len(prompt) :].tolist()
     return answer
 

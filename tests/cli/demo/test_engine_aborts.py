@@ -60,12 +60,12 @@ async def test_an_aborted_request_keeps_its_blocks_until_its_step_has_ended() ->
         return prefill(*args, **options)  # type: ignore[arg-type]
 
     model.prefill = slow  # type: ignore[method-assign]
-    async with kv.CPUOffloadingSpec(cpu_config()).open(model.kv_caches) as offload:
-        async with Engine(model, CONFIG, offload=offload) as engine:
-            async with engine.generate([1] * 20, max_tokens=4):
-                await begun.wait()
-            assert (engine.statistics().open_requests, engine.statistics().pages.in_use) == (0, 3)
-            waiting = asyncio.create_task(ask(engine, [2] * 76, 4))  # needs all ten
-            goes_on.set()
-            assert len((await waiting)[0]) == 4
-            assert engine.statistics().pages.in_use == 0
+    service = kv.CPUOffloadingSpec(cpu_config()).open(model.kv_caches)
+    async with service, Engine(model, CONFIG, offload=service) as engine:
+        async with engine.generate([1] * 20, max_tokens=4):
+            await begun.wait()
+        assert (engine.statistics().open_requests, engine.statistics().pages.in_use) == (0, 3)
+        waiting = asyncio.create_task(ask(engine, [2] * 76, 4))  # needs all ten
+        goes_on.set()
+        assert len((await waiting)[0]) == 4
+        assert engine.statistics().pages.in_use == 0

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from aiokvoffload.base import OffloadKey
-from aiokvoffload.cli.demo.pages import PagePool, chain_keys
+from aiokvoffload.cli.demo.pages import PagePool, PagePoolStatistics, chain_keys
 from aiokvoffload.errors import ArgumentError, InternalError
 
 KEYS = [OffloadKey(b"key %d" % number) for number in range(8)]
@@ -59,17 +59,24 @@ async def test_a_small_request_does_not_overtake_one_that_waits() -> None:
 
 async def test_cancelling_who_waits_takes_no_block_and_lets_the_next_one_in() -> None:
     pool = PagePool(4)
-    lease = await pool.lease([], 3)
+    await pool.lease([], 3)
     large, small = asyncio.create_task(pool.lease([], 4)), asyncio.create_task(pool.lease([], 1))
     await asyncio.sleep(0)
     large.cancel()
     (await small).release()
-    lease.release()
-    granted = asyncio.create_task(pool.lease([], 4))
+    assert pool.statistics() == PagePoolStatistics(in_use=3, cached=0, waiting=0)
+
+
+async def test_a_grant_that_meets_a_cancellation_gives_the_blocks_back() -> None:
+    pool = PagePool(4)
+    lease = await pool.lease([], 3)
+    waiting = asyncio.create_task(pool.lease([], 4))
     await asyncio.sleep(0)
-    granted.cancel()
-    await asyncio.wait([granted])
-    assert pool.statistics().in_use == (0 if granted.cancelled() else 4)
+    lease.release()  # grants them, and before the task hears of it:
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert pool.statistics().in_use == 0
 
 
 async def test_blocks_go_back_when_their_last_user_has_released_them() -> None:

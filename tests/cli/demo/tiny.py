@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import transformers
@@ -19,7 +20,7 @@ VOCABULARY, BLOCK_TOKENS, PIECE_TOKENS, ROWS = 97, 8, 32, 4
 CONFIG = EngineConfig(piece_tokens=PIECE_TOKENS, max_rows=ROWS)
 
 
-def tiny_llama() -> transformers.LlamaForCausalLM:
+def tiny_llama() -> Any:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,
@@ -30,7 +31,8 @@ def tiny_llama() -> transformers.LlamaForCausalLM:
         num_key_value_heads=2,
         head_dim=16,
     )
-    return transformers.LlamaForCausalLM(config).eval()
+    model: Any = transformers.LlamaForCausalLM(config)
+    return model.eval()
 
 
 async def paged(num_blocks: int, *, exact: bool = True) -> PagedModel:
