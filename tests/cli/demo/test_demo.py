@@ -1,15 +1,24 @@
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from aiokvoffload.cli.app import app
 from aiokvoffload.cli.demo.report import DemoReport, plot_demo
+from aiokvoffload.cli.shell import run
 
 QUICK = ["--model", "random", "--device", "host", "--turns", "1", "--conversations", "2", "--answer-tokens", "4"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_has_its_signal_pipe() -> None:
+    """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a command leaves."""
+    run(asyncio.sleep(0))
 
 
 def figures(**changed: object) -> DemoReport:
@@ -76,8 +85,6 @@ def test_without_the_extra_the_demo_says_what_to_install() -> None:
 
 
 def test_the_bars_are_as_long_as_the_times(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
     Console(width=120).print(figures().table())
     shown = capsys.readouterr().out
     bars = [line.count("█") for line in shown.splitlines() if "█" in line]
@@ -86,8 +93,6 @@ def test_the_bars_are_as_long_as_the_times(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_different_answers_are_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
     Console(width=120).print(figures(tokens_identical=False).table())
     assert "different" in capsys.readouterr().out
 
