@@ -147,7 +147,7 @@ class Engine:
             BusyError: too many requests are open.
             ClosedError: the engine is not open.
         """
-        if self._running is None or self._running.done():
+        if not self.is_open:
             raise ClosedError("generate: the engine is not open; use it inside `async with`")
         if not prompt or max_tokens < 1:
             raise ArgumentError(f"prompt and answer must have a token at least, got {len(prompt)} and {max_tokens}")
@@ -163,6 +163,11 @@ class Engine:
         self._open[generation.task] = generation
         generation.task.add_done_callback(self._ended)
         return generation
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes requests."""
+        return self._running is not None and not self._running.done()
 
     async def _serve(self, generation: Generation) -> None:
         keys = await asyncio.to_thread(chain_keys, generation.prompt, self._block_tokens)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aiokvoffload.cli.demo.engine import Engine
-from aiokvoffload.cli.demo.setup import Answer, Job, Sizes, ask, load_model, open_service, place, use_cores
+from aiokvoffload.cli.demo.setup import Answer, Job, Sizes, ask, load_model, open_service, place, storage_of, use_cores
 from aiokvoffload.cli.shell import clear_errors, own_process, run
 
 
@@ -35,7 +35,8 @@ async def serve_again(job: Job) -> RestartedFigures:
     checkpoint = await load_model(job.model, job.device)
     model = await place(checkpoint, job.sizes)
     answers: list[Answer] = []
-    service = open_service(checkpoint, model, job.sizes, device=job.device, directory=Path(job.directory))
+    storage, namespace = storage_of(model, job.sizes, Path(job.directory)), job.sizes.namespace(checkpoint)
+    service = open_service(model, storage, device=job.device, namespace=namespace)
     async with service as offload, Engine(model, job.sizes.engine_config(), offload=offload) as engine:
         for prompt in job.prompts:
             stop = checkpoint.text.stop

@@ -17,6 +17,7 @@ from aiokvoffload.cli.demo.engine import Engine, EngineConfig
 from aiokvoffload.cli.demo.generation import RequestFigures
 from aiokvoffload.cli.demo.model import PagedModel
 from aiokvoffload.config import CPUOffloadingConfig
+from aiokvoffload.cpu.spec import CPUOffloadingSpec
 from aiokvoffload.device import open_device
 from aiokvoffload.events import EventRecord
 from aiokvoffload.service.service import OffloadingService
@@ -44,6 +45,10 @@ class Sizes:
     piece_tokens: int
     rows: int
 
+    def namespace(self, checkpoint: Checkpoint) -> str:
+        """What the disk's directory is for."""
+        return f"aiokvoffload demo: {checkpoint.revision}, blocks of {BLOCK_TOKENS}, pieces of {self.piece_tokens}"
+
     def engine_config(self) -> EngineConfig:
         """Of an engine whose answers do not depend on what was cached."""
         return EngineConfig(piece_tokens=self.piece_tokens, max_rows=self.rows)
@@ -63,29 +68,57 @@ async def load_model(name: str, device_name: str) -> Checkpoint:
         device.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where blocks go from GPU memory: CPU memory, and a disk if it has a directory.
+
+    Attributes:
+        cpu_bytes: of CPU memory.
+        directory: of the disk tier.
+        disk_bytes: what it has room for.
+    """
+
+    cpu_bytes: int
+    directory: Path | None = None
+    disk_bytes: int = 0
+
+
 async def place(checkpoint: Checkpoint, sizes: Sizes) -> PagedModel:
-    """The model with its pages."""
+    """The model with its pages, to be computed in shapes that never change."""
     make = partial(PagedModel, num_blocks=sizes.gpu_blocks, block_tokens=BLOCK_TOKENS, decode_rows=sizes.rows)
     return await asyncio.to_thread(make, checkpoint.model)
 
 
+def storage_of(model: PagedModel, sizes: Sizes, directory: Path) -> Storage:
+    """Room for all of the demo's blocks, in each tier."""
+    size_bytes = sizes.stored_blocks * model.block_bytes
+    return Storage(size_bytes, directory, 2 * size_bytes)
+
+
 @contextlib.asynccontextmanager
 async def open_service(
-    checkpoint: Checkpoint, model: PagedModel, sizes: Sizes, *, device: str, directory: Path
+    model: PagedModel, storage: Storage, *, device: str, namespace: str
 ) -> AsyncIterator[OffloadingService]:
-    """CPU memory and a disk below the model's pages; all that the disk has is known when it is open."""
+    """CPU memory, and a disk maybe, below the model's pages; all that the disk has is known when it is open.
+
+    Args:
+        model: whose pages they are.
+        storage: where blocks go.
+        device: where the pages lie.
+        namespace: what makes blocks of equal keys the same bytes.
+    """
+    cpu = CPUOffloadingConfig(cpu_bytes=storage.cpu_bytes, device=device)
+    if storage.directory is None:
+        async with CPUOffloadingSpec(cpu).open(model.kv_caches) as offload:
+            yield offload
+        return
     tiers: list[DiskTier] = []
-    disk = DiskConfig(
-        directories=(directory,),
-        disk_bytes=2 * sizes.stored_blocks * model.block_bytes,
-        namespace=f"aiokvoffload demo: {checkpoint.revision}, blocks of {BLOCK_TOKENS}, pieces of {sizes.piece_tokens}",
-    )
+    disk = DiskConfig(directories=(storage.directory,), disk_bytes=storage.disk_bytes, namespace=namespace)
 
     def make_tier(shape: TierShape) -> DiskTier:
         tiers.append(DiskTier(disk, shape))
         return tiers[-1]
 
-    cpu = CPUOffloadingConfig(cpu_bytes=sizes.stored_blocks * model.block_bytes, device=device)
     config = TieringOffloadingConfig(cpu=cpu, tiers=(TierConfig(make=make_tier),))
     async with TieringOffloadingSpec(config).open(model.kv_caches) as offload:
         await tiers[0].wait_recovered()

@@ -29,6 +29,7 @@ from aiokvoffload.cli.demo.setup import (
     load_model,
     open_service,
     place,
+    storage_of,
     use_cores,
 )
 from aiokvoffload.copy.direction import Direction
@@ -148,7 +149,8 @@ class _Demo:
 
     async def run_with_offloading(self, directory: Path) -> Run:
         events: Counter[str] = Counter()
-        service = open_service(self.checkpoint, self.model, self.sizes, device=self.options.device, directory=directory)
+        storage, namespace = storage_of(self.model, self.sizes, directory), self.sizes.namespace(self.checkpoint)
+        service = open_service(self.model, storage, device=self.options.device, namespace=namespace)
         async with asyncio.TaskGroup() as group, service as offload:
             group.create_task(count_events(offload, events))
             async with Engine(self.model, self.sizes.engine_config(), offload=offload) as engine:

