@@ -86,6 +86,16 @@ if TYPE_CHECKING:
         ServiceStatistics,
         StoreResult,
     )
+    from aiokvoffload.service.thread import OffloadingThread, open_in_thread
+    from aiokvoffload.service.thread_calls import (
+        CallOutcome,
+        CallStage,
+        FinishCall,
+        LoadCall,
+        LookupCall,
+        StoreCall,
+        ThreadCall,
+    )
     from aiokvoffload.tiering.chain.statistics import TierStatistics
     from aiokvoffload.tiering.config import CascadeMode, TierConfig, TieringOffloadingConfig
     from aiokvoffload.tiering.disk.config import DiskConfig
@@ -146,6 +156,16 @@ __all__ = [
     "OffloadingEvent",
     "EventKind",
     "RemovalReason",
+    # use it from a thread without a loop
+    "open_in_thread",
+    "OffloadingThread",
+    "ThreadCall",
+    "LookupCall",
+    "LoadCall",
+    "StoreCall",
+    "FinishCall",
+    "CallOutcome",
+    "CallStage",
     # step it, or extend it
     "OffloadingSpec",
     "OffloadingManager",
@@ -204,6 +224,8 @@ _HOMES = (
     "device",
     "cpu.gpu_worker",
     "service",
+    "service.thread_calls",
+    "service.thread",
     "cpu.spec",
     "tiering.spec",
     "tiering.disk.tier",

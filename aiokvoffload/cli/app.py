@@ -10,10 +10,12 @@ from rich.live import Live
 import aiokvoffload
 from aiokvoffload import registry
 from aiokvoffload.cli.benches import bench
+from aiokvoffload.cli.demo.command import demo_command
 from aiokvoffload.cli.events_tail import TailOptions, as_json, as_text, tail
 from aiokvoffload.cli.inspect import inspection_json, inspection_table
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.scrape import endpoint
+from aiokvoffload.cli.serve.command import serve_command
 from aiokvoffload.cli.shell import (
     STDOUT,
     Device,
@@ -35,6 +37,8 @@ from aiokvoffload.tiering.disk.inspection import inspect_directory, verify_direc
 
 app = typer.Typer(name="aiokvoffload", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(bench)
+app.command(name="demo")(demo_command)
+app.command(name="serve")(serve_command)
 
 POLICIES = ", ".join(registry.names("policies"))
 

@@ -226,11 +226,16 @@ def streams(statistics: ServiceStatistics, direction: Direction) -> list[Directi
 
 def count_leaks(allocator: BlockAllocator, statistics: ServiceStatistics) -> int:
     """What a closed service should not have left: GPU blocks in use, pins, unfinished slots, transfers."""
+    return allocator.statistics().in_use + count_slots_and_transfers(statistics)
+
+
+def count_slots_and_transfers(statistics: ServiceStatistics) -> int:
+    """Of that, what the service says of itself."""
     pools: tuple[PoolStatistics, ...] = statistics.manager.pools
     slots = sum(pool.pinned + pool.writing + pool.quarantined for pool in pools)
     workers: tuple[WorkerStatistics, ...] = statistics.workers
     transfers = statistics.jobs_in_flight + sum(worker.jobs_in_flight for worker in workers)
-    return allocator.statistics().in_use + slots + transfers + statistics.requests + statistics.waiting_flows
+    return slots + transfers + statistics.requests + statistics.waiting_flows
 
 
 def wake_up_lag(statistics: ServiceStatistics) -> Percentiles:
