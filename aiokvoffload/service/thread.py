@@ -4,6 +4,7 @@ Knows threads and hops: one each way for a step, however many calls it has. What
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
@@ -214,8 +215,7 @@ class OffloadingThread:
             self._start(self._watch(call, door.load(call.keys, call.blocks, after=start)))
         else:
             store = door.store(call.keys, call.blocks, after=start, protect_source=False)
-            store.on_released(lambda: self._tell(call, stage=CallStage.RELEASED))
-            self._start(self._watch(call, store))
+            self._start(self._watch_store(call, store))
 
     async def _door(self, service: OffloadingService, req_id: str) -> Request:
         if (request := self._requests.get(req_id)) is None:
@@ -240,6 +240,13 @@ class OffloadingThread:
             self._tell(call, await handle)
         except OffloadError as error:
             self._tell(call, error=error)
+
+    async def _watch_store(self, call: StoreCall, store: Handle[Any]) -> None:
+        # Awaited in turn: both may be true by the time that this begins, and the order is promised.
+        with contextlib.suppress(OffloadError):  # the result tells
+            await store.released
+            self._tell(call, stage=CallStage.RELEASED)
+        await self._watch(call, store)
 
     def _tell(
         self,
