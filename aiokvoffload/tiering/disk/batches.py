@@ -8,9 +8,11 @@ from functools import partial
 from typing import NamedTuple
 
 from aiokvoffload.base import ChunkViews, LoadOutcome, OffloadKey
+from aiokvoffload.cpu.common import PAGE_BYTES
 from aiokvoffload.tiering.disk.calls import DiskCalls, Step
 from aiokvoffload.tiering.disk.checksum import Checksummer
 from aiokvoffload.tiering.disk.io_threads import Job
+from aiokvoffload.tiering.disk.kernel_queue import Piece
 from aiokvoffload.tiering.disk.layout import DiskPool
 from aiokvoffload.tiering.disk.slot_file import SlotFile, TruncatedError
 
@@ -19,6 +21,8 @@ logger = logging.getLogger(__name__)
 MAX_RUN_BYTES = 2 << 20
 """Beyond some 2 MiB a bigger call is no faster, and keeps others from the thread."""
 MAX_JOB_BYTES = 2 << 20
+_MIN_PIECES = 16
+"""For a thread that can have several under way: below that, another thread costs more than it gains."""
 _MAX_BUFFERS = 512
 """In one call: half of what Linux takes (IOV_MAX), since a row may take two."""
 
@@ -52,13 +56,19 @@ class ChunkBatch(ABC):
         self.slots, self.keys = slots, keys
         self._views = views
         self._pool, self._files, self._checksummer, self._calls = storage
+        self._is_queued = (
+            self._calls.at_once > 1
+            and not self._pool.chunk_bytes % PAGE_BYTES  # otherwise rows are padded on their way
+            and all(file.is_direct for file in self._files)
+        )
         self._lock = threading.Lock()
         self._jobs_left = 0
 
     def jobs(self, num_threads: int, on_done: Callable[[], None]) -> Sequence[Job]:
         """Split the work among threads; the job that ends last calls `on_done`, whatever became of the chunks."""
         pool, count = self._pool, len(self.slots)
-        share = max(1, min(-(-count // num_threads), MAX_JOB_BYTES // pool.slot_bytes))
+        share = max(-(-count // num_threads), _MIN_PIECES if self._is_queued else 1)
+        share = max(1, min(share, MAX_JOB_BYTES // pool.slot_bytes))
         # In the order of the call: chunks that lie side by side mostly stand side by side in their chain too.
         parts = [range(start, min(start + share, count)) for start in range(0, count, share)]
         self._jobs_left = len(parts)
@@ -67,8 +77,13 @@ class ChunkBatch(ABC):
     def _run(self, positions: range, on_done: Callable[[], None]) -> None:
         longest = max(1, min(MAX_RUN_BYTES // self._pool.slot_bytes, _MAX_BUFFERS // self._pool.num_workers))
         try:
-            for run in self._pool.runs(self.slots, positions, longest):
-                self._transfer_or_split(run)
+            self._begin(positions)
+            runs = self._pool.runs(self.slots, positions, longest)
+            for run, is_moved in zip(runs, self._move_at_once(runs), strict=True):
+                if is_moved:
+                    self._complete(run)
+                else:
+                    self._move_or_split(run)
         finally:
             with self._lock:
                 self._jobs_left -= 1
@@ -76,27 +91,56 @@ class ChunkBatch(ABC):
             if is_last:
                 on_done()
 
-    def _transfer_or_split(self, run: Sequence[int]) -> None:
-        slot = self.slots[run[0]]
-        stripe = slot % self._pool.num_stripes
+    def _move_at_once(self, runs: Sequence[Sequence[int]]) -> Sequence[bool]:
+        """Move what can be moved at once; which runs were."""
+        if not self._is_queued:
+            return [False] * len(runs)
+        return self._move_many([self._piece(run) for run in runs])
+
+    def _piece(self, run: Sequence[int]) -> Piece:
+        file, offset = self._place(run)
+        return Piece(file.descriptor, self._buffers(run), offset)
+
+    def _move_or_split(self, run: Sequence[int]) -> None:
+        file, offset = self._place(run)
         try:
-            self._transfer(self._files[stripe], self._pool.offset_of(slot), run)
+            self._move(file, self._buffers(run), offset)
         except OSError as error:
             if len(run) == 1:
                 self._fail(run[0], error)
-                logger.warning("%s, slot %d: %s", self._files[stripe].path, slot, error.strerror)
+                logger.warning("%s, slot %d: %s", file.path, self.slots[run[0]], error.strerror)
                 return
             for position in run:  # one bad block must not fail its neighbours (fault 10)
-                self._transfer_or_split([position])
+                self._move_or_split([position])
+        else:
+            self._complete(run)
 
-    def _buffers(self, run: Sequence[int]) -> list[memoryview]:
+    def _place(self, run: Sequence[int]) -> tuple[SlotFile, int]:
+        slot = self.slots[run[0]]
+        return self._files[slot % self._pool.num_stripes], self._pool.offset_of(slot)
+
+    def _buffers(self, run: Sequence[int]) -> Sequence[memoryview]:
+        if len(run) == 1:
+            return self._views[run[0]]
         return [buffer for position in run for buffer in self._views[position]]
 
     @abstractmethod
-    def _transfer(self, file: SlotFile, offset: int, run: Sequence[int]) -> None: ...
+    def _begin(self, positions: Sequence[int]) -> None:
+        """What is to be done before anything is moved."""
 
     @abstractmethod
-    def _fail(self, position: int, error: OSError) -> None: ...
+    def _move_many(self, pieces: Sequence[Piece]) -> Sequence[bool]: ...
+
+    @abstractmethod
+    def _move(self, file: SlotFile, buffers: Sequence[memoryview], offset: int) -> None: ...
+
+    @abstractmethod
+    def _complete(self, run: Sequence[int]) -> None:
+        """These were moved."""
+
+    @abstractmethod
+    def _fail(self, position: int, error: OSError) -> None:
+        """This one could not be moved."""
 
 
 class StoreBatch(ChunkBatch):
@@ -111,13 +155,22 @@ class StoreBatch(ChunkBatch):
     ) -> None:
         super().__init__(storage, slots, keys, views)
         self.checksums: list[bytes | None] = [None] * len(keys)
+        self._digests: list[bytes] = [b""] * len(keys)
 
-    def _transfer(self, file: SlotFile, offset: int, run: Sequence[int]) -> None:
-        digests = [self._checksummer.digest(self.keys[position], self._views[position]) for position in run]
-        file.write(self._buffers(run), offset)
+    def _begin(self, positions: Sequence[int]) -> None:
+        for position in positions:
+            self._digests[position] = self._checksummer.digest(self.keys[position], self._views[position])
+
+    def _move_many(self, pieces: Sequence[Piece]) -> Sequence[bool]:
+        return self._calls.write_many(pieces)
+
+    def _move(self, file: SlotFile, buffers: Sequence[memoryview], offset: int) -> None:
+        file.write(buffers, offset)
+
+    def _complete(self, run: Sequence[int]) -> None:
         self._calls.reached(Step.DATA_WRITTEN)
-        for position, digest in zip(run, digests, strict=True):
-            self.checksums[position] = digest
+        for position in run:
+            self.checksums[position] = self._digests[position]
 
     def _fail(self, position: int, error: OSError) -> None:
         self.checksums[position] = None
@@ -150,8 +203,16 @@ class LoadBatch(ChunkBatch):
         self.outcomes = [LoadOutcome.FAILED] * len(keys)
         self._expected = expected
 
-    def _transfer(self, file: SlotFile, offset: int, run: Sequence[int]) -> None:
-        file.read(self._buffers(run), offset)
+    def _begin(self, positions: Sequence[int]) -> None:
+        pass
+
+    def _move_many(self, pieces: Sequence[Piece]) -> Sequence[bool]:
+        return self._calls.read_many(pieces)
+
+    def _move(self, file: SlotFile, buffers: Sequence[memoryview], offset: int) -> None:
+        file.read(buffers, offset)
+
+    def _complete(self, run: Sequence[int]) -> None:
         for position in run:
             self.outcomes[position] = LoadOutcome.LOADED if self._is_right(position) else LoadOutcome.CORRUPT
 

@@ -66,6 +66,8 @@ def open_disk(config: DiskConfig, shape: TierShape, calls: DiskCalls) -> OpenedD
     description = Description(config.namespace, shape.chunk_bytes, shape.num_workers, len(paths))
     with contextlib.ExitStack() as undo:
         resources = undo.enter_context(contextlib.ExitStack())
+        calls.open()
+        resources.callback(calls.close)
         for path in paths:
             resources.callback(OwnedDirectory(path).release)
         rows, caches, lost_indexes = _open_rows(paths[0], description, pools, make_policy)
