@@ -5,6 +5,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import compress
+from operator import not_
 from typing import NamedTuple
 
 from aiokvoffload.base import ChunkViews, LoadOutcome, OffloadKey
@@ -21,8 +23,8 @@ logger = logging.getLogger(__name__)
 MAX_RUN_BYTES = 2 << 20
 """Beyond some 2 MiB a bigger call is no faster, and keeps others from the thread."""
 MAX_JOB_BYTES = 2 << 20
-_MIN_PIECES = 16
-"""For a thread that can have several under way: below that, another thread costs more than it gains."""
+_QUEUED_JOB_BYTES = 1 << 20
+"""For a thread that can have several pieces under way, less is not worth the waking of another."""
 _MAX_BUFFERS = 512
 """In one call: half of what Linux takes (IOV_MAX), since a row may take two."""
 
@@ -67,7 +69,7 @@ class ChunkBatch(ABC):
     def jobs(self, num_threads: int, on_done: Callable[[], None]) -> Sequence[Job]:
         """Split the work among threads; the job that ends last calls `on_done`, whatever became of the chunks."""
         pool, count = self._pool, len(self.slots)
-        share = max(-(-count // num_threads), _MIN_PIECES if self._is_queued else 1)
+        share = max(-(-count // num_threads), _QUEUED_JOB_BYTES // pool.slot_bytes if self._is_queued else 1)
         share = max(1, min(share, MAX_JOB_BYTES // pool.slot_bytes))
         # In the order of the call: chunks that lie side by side mostly stand side by side in their chain too.
         parts = [range(start, min(start + share, count)) for start in range(0, count, share)]
@@ -79,11 +81,11 @@ class ChunkBatch(ABC):
         try:
             self._begin(positions)
             runs = self._pool.runs(self.slots, positions, longest)
-            for run, is_moved in zip(runs, self._move_at_once(runs), strict=True):
-                if is_moved:
-                    self._complete(run)
-                else:
-                    self._move_or_split(run)
+            moved = self._move_at_once(runs) if self._is_queued else [False] * len(runs)
+            if any(moved):
+                self._complete([position for run in compress(runs, moved) for position in run])
+            for run in compress(runs, map(not_, moved)):
+                self._move_or_split(run)
         finally:
             with self._lock:
                 self._jobs_left -= 1
@@ -93,36 +95,37 @@ class ChunkBatch(ABC):
 
     def _move_at_once(self, runs: Sequence[Sequence[int]]) -> Sequence[bool]:
         """Move what can be moved at once; which runs were."""
-        if not self._is_queued:
-            return [False] * len(runs)
-        return self._move_many([self._piece(run) for run in runs])
-
-    def _piece(self, run: Sequence[int]) -> Piece:
-        file, offset = self._place(run)
-        return Piece(file.descriptor, self._buffers(run), offset)
+        slots, num_stripes = [self.slots[run[0]] for run in runs], self._pool.num_stripes
+        descriptors = [file.descriptor for file in self._files]
+        pieces = [
+            Piece(descriptors[slot % num_stripes], self._buffers(run), offset)
+            for run, slot, offset in zip(runs, slots, self._pool.offsets_of(slots), strict=True)
+        ]
+        return self._move_many(pieces)
 
     def _move_or_split(self, run: Sequence[int]) -> None:
-        file, offset = self._place(run)
+        slot = self.slots[run[0]]
+        file = self._files[slot % self._pool.num_stripes]
         try:
-            self._move(file, self._buffers(run), offset)
+            self._move(file, self._buffers(run), self._pool.offset_of(slot))
         except OSError as error:
             if len(run) == 1:
                 self._fail(run[0], error)
-                logger.warning("%s, slot %d: %s", file.path, self.slots[run[0]], error.strerror)
+                logger.warning("%s, slot %d: %s", file.path, slot, error.strerror)
                 return
             for position in run:  # one bad block must not fail its neighbours (fault 10)
                 self._move_or_split([position])
         else:
             self._complete(run)
 
-    def _place(self, run: Sequence[int]) -> tuple[SlotFile, int]:
-        slot = self.slots[run[0]]
-        return self._files[slot % self._pool.num_stripes], self._pool.offset_of(slot)
-
     def _buffers(self, run: Sequence[int]) -> Sequence[memoryview]:
         if len(run) == 1:
             return self._views[run[0]]
         return [buffer for position in run for buffer in self._views[position]]
+
+    def _digests_of(self, positions: Sequence[int]) -> Sequence[bytes]:
+        views = [self._views[position] for position in positions]
+        return self._checksummer.digests([self.keys[position] for position in positions], views)
 
     @abstractmethod
     def _begin(self, positions: Sequence[int]) -> None:
@@ -135,8 +138,8 @@ class ChunkBatch(ABC):
     def _move(self, file: SlotFile, buffers: Sequence[memoryview], offset: int) -> None: ...
 
     @abstractmethod
-    def _complete(self, run: Sequence[int]) -> None:
-        """These were moved."""
+    def _complete(self, positions: Sequence[int]) -> None:
+        """These chunks were moved."""
 
     @abstractmethod
     def _fail(self, position: int, error: OSError) -> None:
@@ -158,8 +161,9 @@ class StoreBatch(ChunkBatch):
         self._digests: list[bytes] = [b""] * len(keys)
 
     def _begin(self, positions: Sequence[int]) -> None:
-        for position in positions:
-            self._digests[position] = self._checksummer.digest(self.keys[position], self._views[position])
+        digests = self._digests_of(positions)
+        for position, digest in zip(positions, digests, strict=True):
+            self._digests[position] = digest
 
     def _move_many(self, pieces: Sequence[Piece]) -> Sequence[bool]:
         return self._calls.write_many(pieces)
@@ -167,9 +171,9 @@ class StoreBatch(ChunkBatch):
     def _move(self, file: SlotFile, buffers: Sequence[memoryview], offset: int) -> None:
         file.write(buffers, offset)
 
-    def _complete(self, run: Sequence[int]) -> None:
+    def _complete(self, positions: Sequence[int]) -> None:
         self._calls.reached(Step.DATA_WRITTEN)
-        for position in run:
+        for position in positions:
             self.checksums[position] = self._digests[position]
 
     def _fail(self, position: int, error: OSError) -> None:
@@ -212,15 +216,15 @@ class LoadBatch(ChunkBatch):
     def _move(self, file: SlotFile, buffers: Sequence[memoryview], offset: int) -> None:
         file.read(buffers, offset)
 
-    def _complete(self, run: Sequence[int]) -> None:
-        for position in run:
-            self.outcomes[position] = LoadOutcome.LOADED if self._is_right(position) else LoadOutcome.CORRUPT
-
-    def _is_right(self, position: int) -> bool:
-        if self._expected is None:
-            return True
-        digest = self._checksummer.digest(self.keys[position], self._views[position])
-        return digest == self._expected[position]
+    def _complete(self, positions: Sequence[int]) -> None:
+        outcomes, expected = self.outcomes, self._expected
+        if expected is None:
+            for position in positions:
+                outcomes[position] = LoadOutcome.LOADED
+            return
+        for position, digest in zip(positions, self._digests_of(positions), strict=True):
+            is_right = digest == expected[position]
+            outcomes[position] = LoadOutcome.LOADED if is_right else LoadOutcome.CORRUPT
 
     def _fail(self, position: int, error: OSError) -> None:
         is_torn = isinstance(error, TruncatedError)
