@@ -25,6 +25,7 @@ from aiokvoffload.errors import TierError
 from aiokvoffload.tiering.disk.damage import DAMAGE_ERRORS, is_damage, unreadable
 from aiokvoffload.tiering.disk.directory import FILE_MODE
 from aiokvoffload.tiering.disk.layout import DiskPool
+from aiokvoffload.tiering.disk.ranks import POSITION_BITS
 
 INDEX_NAME = "index.sqlite3"
 FORMAT_VERSION = 1
@@ -59,6 +60,16 @@ class Row(NamedTuple):
     key: OffloadKey
     rank: int
     checksum: bytes
+
+
+class ChainRun(NamedTuple):
+    """Rows of one chain that lie in one pool, or some of them, head first; `chain` is its number among ranks."""
+
+    pool: int
+    chain: int
+    keys: Sequence[OffloadKey]
+    slots: Sequence[int]
+    checksums: Sequence[bytes]
 
 
 class ForeignIndexError(TierError):
@@ -260,6 +271,18 @@ def read_rows(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[
     cursor = connection.execute("SELECT pool, slot, key, rank, checksum FROM chunks ORDER BY rank")
     while rows := cursor.fetchmany(batch_rows):
         yield list(map(Row._make, rows))
+
+
+def read_runs(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[ChainRun]]:
+    """The same rows, which make sense, as runs."""
+    cursor = connection.execute(
+        f"SELECT pool, rank >> {POSITION_BITS}, key, slot, checksum FROM chunks ORDER BY rank"  # noqa: S608
+    )
+    while rows := cursor.fetchmany(batch_rows):
+        yield [
+            ChainRun(pool, chain_number, *list(zip(*run, strict=True))[2:])
+            for (pool, chain_number), run in groupby(rows, itemgetter(0, 1))
+        ]
 
 
 def read_description(connection: sqlite3.Connection) -> tuple[Description, str, int]:

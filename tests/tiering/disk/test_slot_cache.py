@@ -3,6 +3,7 @@
 from aiokvoffload.cache.policies.lru import LRUPolicy
 from aiokvoffload.cache.pool import Held
 from aiokvoffload.testing.tier import tier_keys
+from aiokvoffload.tiering.disk.rows import ChainRun
 from aiokvoffload.tiering.disk.slot_cache import Reserved, SlotCache
 
 
@@ -51,7 +52,8 @@ def test_unread_slots_count_as_taken_until_they_are_adopted_or_given_up() -> Non
     cache = SlotCache(8, LRUPolicy)
     cache.hold_unread([1, 2, 5])
     assert cache.pool.free.count == 5
-    cache.adopt(tier_keys(1, 2), [5, 1], 0)
+    cache.adopt(ChainRun(0, 0, tier_keys(1, 2), [5, 1], [b"a" * 16, b"b" * 16]), 0)
+    assert cache.checksums([1, 5]) == [b"b" * 16, b"a" * 16]
     assert cache.pool.index.get(tier_keys(1)[0]) == 5
     assert cache.retire_unread(10) == [2]
     cache.check_integrity([], [])
