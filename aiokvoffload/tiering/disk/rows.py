@@ -341,7 +341,7 @@ def _delete(connection: sqlite3.Connection, pools_and_slots: Sequence[tuple[int,
 
 
 def _increase(slots: Sequence[int]) -> bool:
-    return all(isinstance(slot, int) for slot in slots) and all(map(lt, slots, slots[1:]))
+    return set(map(type, slots)) <= {int} and all(map(lt, slots, slots[1:]))
 
 
 def _of_pool(pool: DiskPool) -> str:
