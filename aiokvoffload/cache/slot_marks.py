@@ -38,7 +38,7 @@ class SlotMarks:
 
     def are_all(self, slots: Sequence[int]) -> bool:
         """Whether each of these slots has a mark."""
-        return not slots or bool(self._marks) and all(map(self._marks.__getitem__, slots))
+        return not slots or (bool(self._marks) and all(map(self._marks.__getitem__, slots)))
 
     def remove(self, slots: Sequence[int]) -> None:
         """Take the marks from distinct slots that have one."""

@@ -1,8 +1,10 @@
 """Many reads or writes in one call: Linux's asynchronous I/O, io_submit(2). Knows addresses and offsets, no slots.
 
 A thread that makes a call for each of many small transfers has to get the GIL back after each, among others that want
-it; here it does so twice for all of them. It goes through libc's `syscall`, since the library for these calls (libaio) is
-seldom there. io_uring has more to offer, but containers forbid it, and its rings need memory barriers.
+it; here it does so twice for all of them. It goes through libc's `syscall`, since the library for these calls (libaio)
+is seldom there. io_uring has more to offer, but containers forbid it, and its rings need memory barriers.
+
+A process that is killed ends its transfers before it lets go of its files' locks.
 """
 
 import ctypes
@@ -35,7 +37,7 @@ _NUMBERS = {"x86_64": _Numbers(206, 207, 209, 208), "aarch64": _Numbers(0, 1, 2,
 READ, WRITE = 7, 8
 """Vectored, at an offset: IOCB_CMD_PREADV and IOCB_CMD_PWRITEV of linux/aio_abi.h."""
 # As linux/aio_abi.h has them, little-endian.
-_CONTROL_BLOCK = struct.Struct("<QIiHhIQQqQII")
+_CONTROL_BLOCK = struct.Struct("<QIiHhiQQqQII")
 _VECTOR = struct.Struct("<QQ")
 _EVENT = struct.Struct("<QQqq")
 _POINTER_BYTES = 8
@@ -132,8 +134,8 @@ class KernelQueue:
             ended = _system_call(number, self._context, _long(left), _long(left), events, None)
             if ended < 0 and ctypes.get_errno() != errno.EINTR:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-            for index, _, result, _ in _EVENT.iter_unpack(memoryview(self._events)[: max(0, ended) * _EVENT.size]):
-                results[index] = result
+            found = memoryview(self._events)[: max(0, ended) * _EVENT.size]
+            results |= {index: result for index, _, result, _ in _EVENT.iter_unpack(found)}
         return results
 
     def __repr__(self) -> str:

@@ -158,7 +158,9 @@ class SlotCache(ChunkCache):
     def _sound_part(self, run: ChainRun) -> ChainRun:
         """The rows that can be adopted; of several for one key or slot, the last."""
         rows = dict(zip(run.slots, zip(run.keys, run.checksums, strict=True), strict=True))
-        found = {key: (slot, checksum) for slot, (key, checksum) in rows.items() if self.pool.held_back.are_all((slot,))}
+        found = {
+            key: (slot, checksum) for slot, (key, checksum) in rows.items() if self.pool.held_back.are_all((slot,))
+        }
         keys = self.absent(list(found))
         slots, checksums = [found[key][0] for key in keys], [found[key][1] for key in keys]
         return ChainRun(run.pool, run.chain, keys, slots, checksums)

@@ -60,3 +60,16 @@ def test_unread_slots_count_as_taken_until_they_are_adopted_or_given_up() -> Non
     cache.free([2])
     assert cache.pool.free.count == 6
     cache.check_integrity([], [])
+
+
+def test_of_a_run_only_what_is_absent_and_in_an_unread_slot_is_adopted() -> None:
+    """I4: a key may have been stored anew meanwhile, and a damaged index may name a slot or a key twice."""
+    cache = SlotCache(40, LRUPolicy)
+    cache.hold_unread([1, 2, 3, 4])
+    store(cache, 7, chain=0)
+    keys, slots = tier_keys(5, 7, 6, 6, 8, 9), [1, 2, 3, 4, 1, 30]
+    run = ChainRun(0, 0, keys, slots, [bytes([number] * 16) for number in range(6)])
+    assert cache.adopt(run, 1) == tier_keys(8, 6)
+    assert cache.checksums([1, 4]) == [bytes([4] * 16), bytes([3] * 16)]
+    assert cache.unread_count == 2
+    cache.check_integrity([], [])
