@@ -15,7 +15,8 @@ from aiokvoffload.cli.probe import LoopProbe, Percentiles
 from aiokvoffload.errors import TierError
 from aiokvoffload.testing.pages import page_buffers
 from aiokvoffload.tiering.disk.config import DiskConfig
-from aiokvoffload.tiering.disk.rows import INDEX_NAME, Description, Row, RowStore
+from aiokvoffload.tiering.disk.description import Description
+from aiokvoffload.tiering.disk.rows import INDEX_NAME, Row, RowStore
 from aiokvoffload.tiering.disk.slot_cache import spare_slots
 from aiokvoffload.tiering.disk.tier import DiskTier
 

@@ -15,10 +15,11 @@ from aiokvoffload.tiering.disk.calls import DiskCalls
 from aiokvoffload.tiering.disk.checksum import Checksummer
 from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.damage import DAMAGE_ERRORS, is_damage, unreadable
+from aiokvoffload.tiering.disk.description import Description
 from aiokvoffload.tiering.disk.directory import OwnedDirectory
 from aiokvoffload.tiering.disk.layout import DiskPool, plan_disk_pools
 from aiokvoffload.tiering.disk.ranks import highest_rank
-from aiokvoffload.tiering.disk.rows import FORMAT_VERSION, INDEX_NAME, Description, RowStore
+from aiokvoffload.tiering.disk.rows import FORMAT_VERSION, INDEX_NAME, RowStore
 from aiokvoffload.tiering.disk.slot_cache import SlotCache, spare_slots
 from aiokvoffload.tiering.disk.slot_file import SlotFile
 
