@@ -98,10 +98,10 @@ class KernelQueue:
             return [False] * len(pieces)
         vectors = bytearray(len(buffers) * _VECTOR.size)
         for index, (export, buffer) in enumerate(zip(exports, buffers, strict=True)):
-            _VECTOR.pack_into(vectors, index * _VECTOR.size, ctypes.addressof(export), len(buffer))
+            _VECTOR.pack_into(vectors, index * _VECTOR.size, ctypes.addressof(export), buffer.nbytes)
         vectors_export = ctypes.c_char.from_buffer(vectors)
         self._fill(operation, pieces, ctypes.addressof(vectors_export))
-        sizes = [sum(map(len, piece.buffers)) for piece in pieces]
+        sizes = [sum(buffer.nbytes for buffer in piece.buffers) for piece in pieces]
         try:
             results = self._wait(self._submit(len(pieces)))
         except BaseException:

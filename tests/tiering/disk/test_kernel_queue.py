@@ -130,9 +130,9 @@ class HalfCalls(QueuedCalls):
         return [index % 2 > 0 and self.write(*piece) > 0 for index, piece in enumerate(pieces)]
 
 
-async def scatter(directory: Path, calls: DiskCalls) -> None:
+async def scatter(*directories: Path, calls: DiskCalls, num_workers: int = 1) -> None:
     """Store in slots that are far from each other, and load from such."""
-    async with disk_rig(directory, num_slots=400, calls=calls) as rig:
+    async with disk_rig(*directories, num_slots=400, num_workers=num_workers, calls=calls) as rig:
         if not rig.tier.statistics().is_direct:
             pytest.skip("no direct I/O on this file system")
         assert set(await rig.store(*range(370))) == {StoreOutcome.STORED}
@@ -146,12 +146,12 @@ async def scatter(directory: Path, calls: DiskCalls) -> None:
 @pytest.mark.parametrize("make_calls", [DiskCalls, QueuedCalls])
 async def test_scattered_chunks_come_back_as_they_were(tmp_path: Path, make_calls: type[DiskCalls]) -> None:
     """I5."""
-    await scatter(tmp_path, make_calls())
+    await scatter(tmp_path / "a", tmp_path / "b", tmp_path / "c", calls=make_calls(), num_workers=2)
 
 
 async def test_what_was_not_done_at_once_is_done_one_by_one(tmp_path: Path) -> None:
     calls = HalfCalls()
-    await scatter(tmp_path, calls)
+    await scatter(tmp_path, calls=calls)
     assert min(calls.most.values()) > 1
 
 
@@ -160,5 +160,5 @@ async def test_a_system_without_such_calls_is_served_one_by_one(
 ) -> None:
     monkeypatch.setattr(kernel_queue, "_NUMBERS", {})
     calls = QueuedCalls()
-    await scatter(tmp_path, calls)
+    await scatter(tmp_path, calls=calls)
     assert calls.at_once == 1
