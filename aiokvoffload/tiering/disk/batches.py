@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 MAX_RUN_BYTES = 2 << 20
 """Beyond some 2 MiB a bigger call is no faster, and keeps others from the thread."""
 MAX_JOB_BYTES = 2 << 20
-_QUEUED_JOB_BYTES = 1 << 20
-"""For a thread that can have several pieces under way, less is not worth the waking of another."""
+_QUEUED_JOB_BYTES = 512 << 10
+"""For a thread that can have several pieces under way: less is not worth the waking of another, and with more of them
+the GIL is held longer for their checksums, for which the loop waits."""
 _MAX_BUFFERS = 512
 """In one call: half of what Linux takes (IOV_MAX), since a row may take two."""
 
