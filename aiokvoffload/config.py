@@ -138,6 +138,8 @@ class CPUOffloadingConfig:
         max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
         max_waiting_transfers: loads and stores that wait for their turn; one more is refused with `BusyError`.
         max_pending_events: events a subscriber may lag behind, and the bus may keep for late subscribers.
+        event_block_timeout_s: how long new transfers wait for a subscriber that is slow and asked for that, in seconds.
+        max_event_metadata: most keys that callers have attached something to, for events.
 
     Raises:
         ConfigError: a field is out of its range; the message names the field, the value and the limit.
@@ -159,14 +161,17 @@ class CPUOffloadingConfig:
     max_jobs_in_flight: int = 128
     max_waiting_transfers: int = 4096
     max_pending_events: int = 10_000
+    event_block_timeout_s: float = 0.05
+    max_event_metadata: int = 100_000
 
     def __post_init__(self) -> None:
         require_positive(
             self,
             *("cpu_bytes", "store_threshold", "store_tracker_keys", "pin_piece_bytes"),
             *("max_run_keys", "max_run_fragments", "max_jobs_in_flight", "max_waiting_transfers", "max_pending_events"),
+            "max_event_metadata",
         )
-        require_positive(self, "close_timeout_s", whole=False)
+        require_positive(self, "close_timeout_s", "event_block_timeout_s", whole=False)
         if not self.groups or not all(isinstance(group, GroupConfig) for group in self.groups):
             raise ConfigError(f"groups must be GroupConfig records, one for each KV-cache group, got {self.groups!r}")
         if not isinstance(self.copy, CopyConfig):

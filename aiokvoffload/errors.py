@@ -29,6 +29,14 @@ class BusyError(OffloadError):
     """Raised when a bound on what may wait is reached; what waits goes on, and the call may be repeated later."""
 
 
+class LaggedError(OffloadError):
+    """Raised when a subscription has ended because its reader was too slow; `after` is the last record it was given."""
+
+    def __init__(self, message: str, after: int) -> None:
+        super().__init__(message)
+        self.after = after
+
+
 class BrokenError(OffloadError):
     """Raised when the world failed underneath: the device is gone, or a thread the library lives on has died."""
 

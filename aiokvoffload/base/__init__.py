@@ -6,7 +6,7 @@ A *block* is one page of keys and values of one KV-cache group in GPU memory; th
 keep no state.
 """
 
-from aiokvoffload.base.events import EventKind, OffloadingEvent, RemovalReason
+from aiokvoffload.base.events import EventKind, OffloadingEvent, RemovalReason, ResidentPart
 from aiokvoffload.base.keys import (
     LookupResult,
     OffloadKey,
@@ -56,6 +56,7 @@ __all__ = [
     "PrepareStoreOutput",
     "RemovalReason",
     "ReqContext",
+    "ResidentPart",
     "Residents",
     "SecondaryTier",
     "StoreOutcome",

@@ -1,6 +1,7 @@
 """What is told about a tier's contents."""
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from aiokvoffload.base.keys import OffloadKey
@@ -22,6 +23,11 @@ class RemovalReason(enum.Enum):
     FAILED = "failed"
     """A load found that they cannot be read."""
     RESET = "reset"
+    RESTART = "restart"
+    """A process has begun: what an earlier one told of the tier is void. What the tier kept is told as stored anew."""
+    LOST = "lost"
+    """More happened than could be kept until it was told. What is resident is told as stored anew where that is known,
+    which a service sees to; who takes events from a manager asks it for `resident_keys`."""
 
 
 class OffloadingEvent(NamedTuple):
@@ -40,3 +46,17 @@ class OffloadingEvent(NamedTuple):
     medium: str
     tier: str
     reason: RemovalReason | None = None
+
+
+class ResidentPart(NamedTuple):
+    """Some of the keys that a tier holds, as it was at the moment when this was asked for.
+
+    Attributes:
+        medium: kind of storage.
+        tier: name of the tier.
+        keys: readable ones, in no particular order.
+    """
+
+    medium: str
+    tier: str
+    keys: Sequence[OffloadKey]

@@ -1,10 +1,10 @@
 """The contract of an offloading manager: which keys are resident, in which slots, and pinned by whom."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from aiokvoffload.base.events import OffloadingEvent
+from aiokvoffload.base.events import OffloadingEvent, ResidentPart
 from aiokvoffload.base.keys import LookupResult, OffloadKey, ReqContext
 from aiokvoffload.base.memory import LoadStoreSpec
 
@@ -116,6 +116,14 @@ class OffloadingManager(ABC):
         """The changes since the last call, in the order they became true."""
 
     @abstractmethod
+    def resident_keys(self) -> Iterator[ResidentPart]:
+        """The readable keys, part by part.
+
+        Each part is true at the moment when it is asked for, and takes well under a millisecond; between two parts
+        anything may change. A key stays in the part it is in, so a part and all later events of its tier are exact.
+        """
+
+    @abstractmethod
     def reset_cache(self) -> int:
         """Drop every key at once and begin a new epoch; slots still being copied are quarantined until they end.
 
@@ -125,7 +133,7 @@ class OffloadingManager(ABC):
 
     @abstractmethod
     def statistics(self) -> Any:
-        """A frozen record of counts."""
+        """A frozen record of counts: for metrics, a `cache.statistics.ManagerStatistics` or one with its attributes."""
 
     @abstractmethod
     def check_integrity(self) -> None:

@@ -2,7 +2,7 @@
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,9 +107,23 @@ class SecondaryTier(ABC):
     def take_events(self) -> list[OffloadingEvent]:
         """The changes of what the tier holds since the last call, in the order they became true (I9)."""
 
+    def on_events(self, callback: Callable[[], None]) -> None:  # noqa: B027 - calls that end are occasions too
+        """Call `callback()`, on the loop, when there are events to take and there were none before.
+
+        Unless this is overridden, events are taken when a call of this tier ends.
+        """
+
+    def resident_keys(self) -> Iterator[Sequence[OffloadKey]] | None:
+        """The keys that can be loaded, part by part, as in `OffloadingManager.resident_keys`.
+
+        Returns:
+            `None`, and that is so unless it is overridden, where that is not known here.
+        """
+        return None
+
     @abstractmethod
     def statistics(self) -> Any:
-        """A frozen record of counts."""
+        """A frozen record of counts; `pools` (`PoolStatistics`), `policy`, `evicted` and `cleared` become metrics."""
 
     @abstractmethod
     async def aclose(self) -> None:

@@ -1,6 +1,6 @@
 """The caches of a tier with several groups, one per chunk size, addressed by keys of any group."""
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from itertools import groupby
 from operator import itemgetter
 
@@ -177,6 +177,11 @@ class CacheSet(TierCache):
         require_one_each(ready_slots, len(self._caches))
         for cache, count in zip(self._caches, ready_slots, strict=True):
             cache.pool.grow(count, ended=ended)
+
+    def readable_keys(self) -> Iterator[list[OffloadKey]]:
+        """All keys that can be read, pool by pool, part by part."""
+        for cache in self._caches:
+            yield from cache.pool.readable_keys()
 
     def clear(self, pile: DiscardPile) -> int:
         """Drop every key at once; returns how many were readable."""

@@ -1,7 +1,6 @@
 """Changes of one tier, kept until somebody takes them."""
 
-from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason
 from aiokvoffload.cache.chains import split_by_group
@@ -10,21 +9,35 @@ from aiokvoffload.cache.chains import split_by_group
 class EventLog:
     """The events since they were last taken, in the order in which they became true.
 
+    Once there are more than may be kept, what remains is one event which says that the contents of the tier are not
+    known any more (`RemovalReason.LOST`): a hole that nobody is told of would leave its mark for ever (I9, I11).
+
     Args:
         medium: kind of storage of the tier.
         tier: its name.
         num_groups: number of KV-cache groups; an event is about keys of one.
-        max_events: most events kept; beyond it the oldest are dropped and counted (I11).
+        max_events: most events kept.
     """
 
-    __slots__ = ("_events", "_medium", "_num_groups", "_tier", "dropped_count")
+    __slots__ = ("_events", "_max_events", "_medium", "_num_groups", "_on_first", "_tier", "dropped_count")
 
     def __init__(self, medium: str, tier: str, *, num_groups: int, max_events: int) -> None:
         self._num_groups = num_groups
         self._medium = medium
         self._tier = tier
-        self._events: deque[OffloadingEvent] = deque(maxlen=max_events)
+        self._max_events = max_events
+        self._events: list[OffloadingEvent] = []
+        self._on_first: Callable[[], None] | None = None
         self.dropped_count = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there were too many."""
+        return bool(self._events) and self._events[0].reason is RemovalReason.LOST
+
+    def on_first(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` at every first event after they were taken."""
+        self._on_first = callback
 
     def stored(self, keys: Collection[OffloadKey]) -> None:
         """These keys, in chain order, became readable."""
@@ -42,8 +55,7 @@ class EventLog:
 
     def take(self) -> list[OffloadingEvent]:
         """The events, which are then forgotten here."""
-        events = list(self._events)
-        self._events.clear()
+        events, self._events = self._events, []
         return events
 
     def __len__(self) -> int:
@@ -53,10 +65,20 @@ class EventLog:
         return f"EventLog({self._tier}, {len(self)} events, {self.dropped_count} dropped)"
 
     def _append(self, kind: EventKind, keys: Collection[OffloadKey], reason: RemovalReason | None) -> None:
-        events = self._events
+        was_empty = not self._events
         for part in (keys,) if self._num_groups == 1 or not keys else _by_group(keys):
-            self.dropped_count += len(events) == events.maxlen
-            events.append(OffloadingEvent(kind, tuple(part), self._medium, self._tier, reason))
+            self._keep(OffloadingEvent(kind, tuple(part), self._medium, self._tier, reason))
+        if was_empty and self._on_first is not None:
+            self._on_first()
+
+    def _keep(self, event: OffloadingEvent) -> None:
+        if self.is_lost:
+            self.dropped_count += 1
+        elif len(self._events) < self._max_events:
+            self._events.append(event)
+        else:
+            self.dropped_count += len(self._events) + 1
+            self._events = [OffloadingEvent(EventKind.CLEARED, (), self._medium, self._tier, RemovalReason.LOST)]
 
 
 def _by_group(keys: Collection[OffloadKey]) -> list[list[OffloadKey]]:

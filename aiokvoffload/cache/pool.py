@@ -6,9 +6,10 @@ copy may still touch it). `free + writing + pinned + evictable + quarantined = c
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
+from itertools import count as counted
 from typing import NamedTuple
 
 from aiokvoffload.base import OffloadKey
@@ -237,6 +238,15 @@ class ChunkPool:
         self._readers.update(dict.fromkeys(slots, 1))
         self._orphaned_reads.update(slots)
         return Held(slots, ())
+
+    def readable_keys(self) -> Iterator[list[OffloadKey]]:
+        """All keys that are not being written, part by part; each part is as it is when it is asked for."""
+        for number in counted():
+            part = self.index.part(number)
+            if part is None:
+                return
+            writing = self.writing
+            yield [key for key, slot in part.items() if slot not in writing] if writing else list(part)
 
     def clear(self) -> Sequence[dict[OffloadKey, int]]:
         """Take the slots away from all keys, in time that does not depend on their number; quarantine held slots.

@@ -53,6 +53,10 @@ class SlotIndex(ABC):
         """Keys and slots, in no particular order."""
 
     @abstractmethod
+    def part(self, number: int) -> dict[OffloadKey, int] | None:
+        """One of the dictionaries, not to be changed, or `None` behind the last; a key is always in the same one."""
+
+    @abstractmethod
     def clear(self) -> Sequence[dict[OffloadKey, int]]:
         """Forget all at once; returns the dictionaries, for the caller to empty little by little."""
 
@@ -98,6 +102,9 @@ class _FlatIndex(SlotIndex):
 
     def items(self) -> Iterator[tuple[OffloadKey, int]]:
         return iter(self._slots.items())
+
+    def part(self, number: int) -> dict[OffloadKey, int] | None:
+        return self._slots if number == 0 else None
 
     def clear(self) -> Sequence[dict[OffloadKey, int]]:
         slots, self._slots = self._slots, {}
@@ -152,6 +159,9 @@ class _ShardedIndex(SlotIndex):
     def items(self) -> Iterator[tuple[OffloadKey, int]]:
         for shard in self._shards:
             yield from shard.items()
+
+    def part(self, number: int) -> dict[OffloadKey, int] | None:
+        return self._shards[number] if number <= self._mask else None
 
     def clear(self) -> Sequence[dict[OffloadKey, int]]:
         shards, self._shards = self._shards, [{} for _ in self._shards]

@@ -1,6 +1,6 @@
 """The cache of a tier with one full group, as most models have: one pool, one policy, and nothing in between."""
 
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 
 from aiokvoffload.base import CachePolicy, LookupResult, OffloadKey, Residents
 from aiokvoffload.cache.chunk_cache import ChunkCache
@@ -95,6 +95,10 @@ class SoleCache(ChunkCache, TierCache):
         """Use so many slots from now on."""
         require_one_each(ready_slots, 1)
         self.pool.grow(ready_slots[0], ended=ended)
+
+    def readable_keys(self) -> Iterator[list[OffloadKey]]:
+        """All keys that can be read, part by part."""
+        return self.pool.readable_keys()
 
     def statistics(self) -> tuple[PoolStatistics, ...]:
         """Slots by state."""

@@ -1,7 +1,7 @@
 """The contract of what a tier keeps: chunks of all its groups, by key. Knows no requests and no tokens."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from typing import Any
 
 from aiokvoffload.base import LookupResult, OffloadKey
@@ -122,6 +122,10 @@ class TierCache(ABC):
         Raises:
             ArgumentError: `ready_slots` does not name one number for each pool.
         """
+
+    @abstractmethod
+    def readable_keys(self) -> Iterator[list[OffloadKey]]:
+        """All keys that can be read, part by part; each part is as it is when it is asked for."""
 
     @abstractmethod
     def clear(self, pile: DiscardPile) -> int:

@@ -1,15 +1,21 @@
 """The command and its options. Knows the terminal; the work is done by the modules it calls."""
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.live import Live
 
 import aiokvoffload
 from aiokvoffload import registry
 from aiokvoffload.cli.benches import bench
+from aiokvoffload.cli.demo.command import demo_command
+from aiokvoffload.cli.events_tail import TailOptions, as_json, as_text, tail
 from aiokvoffload.cli.inspect import inspection_json, inspection_table
 from aiokvoffload.cli.replay import ReplayOptions, replay
+from aiokvoffload.cli.scrape import endpoint
+from aiokvoffload.cli.serve.command import serve_command
 from aiokvoffload.cli.shell import (
     STDOUT,
     Device,
@@ -22,11 +28,17 @@ from aiokvoffload.cli.shell import (
     show,
     size,
 )
+from aiokvoffload.cli.top import look_once, watch
+from aiokvoffload.cli.top_view import view
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
+from aiokvoffload.errors import ArgumentError
+from aiokvoffload.metrics import DEFAULT_PORT
 from aiokvoffload.tiering.disk.inspection import inspect_directory, verify_directories
 
 app = typer.Typer(name="aiokvoffload", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(bench)
+app.command(name="demo")(demo_command)
+app.command(name="serve")(serve_command)
 
 POLICIES = ", ".join(registry.names("policies"))
 
@@ -72,6 +84,15 @@ def replay_command(
     disk_bytes: Annotated[
         int | None, typer.Option(parser=size, metavar="SIZE", help="What the disk tier has room for.")
     ] = None,
+    events: Annotated[
+        str | None, typer.Option(metavar="ENDPOINT", help="Publish KV-cache events: tcp://*:5557.")
+    ] = None,
+    events_replay: Annotated[
+        str | None, typer.Option(metavar="ENDPOINT", help="Replay and snapshots of them: tcp://*:5558.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, metavar="PORT", help="Serve metrics on 127.0.0.1 meanwhile.")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Replay a trace as an async server would, and say what it brought."""
@@ -85,6 +106,9 @@ def replay_command(
         verify=verify,
         disk_dir=disk_dir,
         disk_bytes=disk_bytes,
+        events=events,
+        events_replay=events_replay,
+        metrics_port=metrics_port,
         trace_name="sample" if trace == SAMPLE_TRACE else trace.name,
     )
     with clear_errors():
@@ -94,6 +118,34 @@ def replay_command(
             report = run(replay(trace_requests, replay_options, on_served=advance))
         show(report.table(), report.to_json(), json_file)
     raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command(name="top")
+def top_command(
+    url: Annotated[
+        str, typer.Argument(metavar="[URL]", help="The metrics endpoint; /metrics may be left out.")
+    ] = f"http://127.0.0.1:{DEFAULT_PORT}/metrics",
+    *,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Show the figures of one interval and end.")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Watch a running service through its metrics endpoint, until Ctrl-C."""
+    with clear_errors():
+        check_writable(json_file)
+        if json_file is not None and not once:
+            raise ArgumentError("--json belongs to --once: what is watched has no end")
+        address = endpoint(url)
+        if once:
+            seen = run(look_once(address, interval))
+            show(view(seen, "", url=address), seen.to_json(), json_file)
+        else:
+            _watch(address, interval)
+
+
+def _watch(url: str, interval_s: float) -> None:
+    with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
+        run(watch(url, interval_s, lambda seen, trouble: live.update(view(seen, trouble, url=url), refresh=True)))
 
 
 @app.command(name="inspect")
@@ -116,3 +168,29 @@ def inspect_command(
                 verification = verify_directories(directories, on_checked=advance)
         show(inspection_table(inspection, verification), inspection_json(inspection, verification), json_file)
     raise typer.Exit(0 if verification is None or verification.is_right else 1)
+
+
+@app.command(name="events")
+def events_command(
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="Of the publisher: tcp://host:5557.")],
+    *,
+    replay: Annotated[
+        str | None, typer.Option(metavar="ENDPOINT", help="Where to ask for what was missed: tcp://host:5558.")
+    ] = None,
+    topic: Annotated[str, typer.Option(help="Only messages whose topic begins so.")] = "",
+    after: Annotated[int | None, typer.Option(metavar="N", help="Begin behind this record; needs --replay.")] = None,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="Say first what is resident, which vLLM cannot; needs --replay.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many lines.")] = None,
+    json_lines: Annotated[bool, typer.Option("--json-lines", help="One JSON object a line.")] = False,
+) -> None:
+    """Follow a publisher of KV-cache events, of this library or of vLLM, and show what it tells."""
+    with clear_errors():
+        if replay is None and (snapshot or after is not None):
+            raise ArgumentError("--snapshot and --after need --replay: where to ask")
+        options = TailOptions(
+            endpoint=endpoint, replay_endpoint=replay, topic=topic, after=after, snapshot=snapshot, limit=limit
+        )
+        say = as_json if json_lines else as_text
+        run(tail(options, lambda line: print(say(line), flush=True)))

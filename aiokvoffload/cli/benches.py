@@ -13,6 +13,7 @@ from aiokvoffload.cli.copy_bench.measure import measure as measure_copies
 from aiokvoffload.cli.copy_bench.options import ENGINES, CopyOptions, SlotOrder, Ways
 from aiokvoffload.cli.copy_bench.report import copy_json, copy_table, plot_copies
 from aiokvoffload.cli.disk_bench import disk_benchmark, disk_table
+from aiokvoffload.cli.events_bench import EventsOptions, events_benchmark, events_tables
 from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
 from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, manager_table
 from aiokvoffload.cli.plotting import import_matplotlib
@@ -263,6 +264,30 @@ def bench_policy_command(
         if plot is not None:
             plot_policies(figures, plot)
         show(policy_table(figures), policy_json(figures), json_file)
+
+
+@bench.command(name="events")
+def bench_events_command(
+    *,
+    keys_per_s: Annotated[int, typer.Option(min=1, help="Keys published a second.")] = 200_000,
+    keys_per_record: Annotated[int, typer.Option(min=1, help="Keys of one record.")] = 16,
+    subscribers: Annotated[int, typer.Option(min=1, help="Subscribers on the same loop.")] = 8,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Of each phase.")] = 2.0,
+    repeat: Annotated[int, typer.Option(min=1, help="Turns, of which the medians are taken.")] = 5,
+    json_file: JsonFile = None,
+) -> None:
+    """Say what publishing costs, what subscribers get, and what one that stalls costs the others."""
+    with clear_errors():
+        check_writable(json_file)
+        asked = EventsOptions(
+            keys_per_s=keys_per_s,
+            keys_per_record=keys_per_record,
+            subscribers=subscribers,
+            seconds=seconds,
+            repeat=repeat,
+        )
+        result = run(events_benchmark(asked))
+        show(events_tables(result), result.to_json(), json_file)
 
 
 def _split(text: str) -> list[str]:

@@ -10,7 +10,7 @@ import sys
 import aiokvoffload
 from aiokvoffload.cli.interrupt import leave_at_once, take_over
 
-_EXTRA = {"rich", "typer", "xxhash"}
+_EXTRA = {"msgspec", "prometheus_client", "rich", "typer", "xxhash", "zmq"}
 
 
 def main() -> int:

@@ -4,9 +4,11 @@ Knows what is set up, in which order it ends, and where each figure comes from; 
 """
 
 import asyncio
+import importlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,7 +29,9 @@ from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.worker_statistics import DirectionStatistics, WorkerStatistics
 from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import ArgumentError
+from aiokvoffload.metrics import serve_metrics
 from aiokvoffload.service.results import ServiceStatistics
+from aiokvoffload.service.service import OffloadingService
 
 NUM_TENSORS = 4
 HOST_CHUNK_BYTES, GPU_CHUNK_BYTES = 16 << 10, 1 << 20
@@ -49,6 +53,9 @@ class ReplayOptions:
     verify: bool = False
     disk_dir: Path | None = None
     disk_bytes: int | None = None
+    events: str | None = None
+    events_replay: str | None = None
+    metrics_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +156,8 @@ async def _run(
     config = CPUOffloadingConfig(cpu_bytes=sizes.cpu_bytes, policy=options.policy, device=options.device)
     clock, probe = ManagerClock(), LoopProbe()
     disk = ReplayDisk(options.disk_dir, options.disk_bytes)
-    async with disk.open(config, as_kv_caches(engine.pool), clock.wrap) as offload:
+    service = disk.open(config, as_kv_caches(engine.pool), clock.wrap)
+    async with _metrics(service, options.metrics_port), service as offload, _publishing(offload, options):
         await wait_grown(offload)
         await disk.wait_recovered()
         server = Server(offload, engine, verify=options.verify)
@@ -160,6 +168,20 @@ async def _run(
     offload.check_integrity()
     statistics = offload.statistics()
     return _Run(disk.figures(statistics), server, statistics, clock.spent_ns, probe, seconds)
+
+
+def _publishing(offload: OffloadingService, options: ReplayOptions) -> AbstractAsyncContextManager[object]:
+    if options.events is None:
+        return nullcontext()
+    # Imported by its name, since a replay that publishes nothing does without what that needs.
+    publisher = importlib.import_module("aiokvoffload.events.publisher")
+    config = publisher.PublisherConfig(endpoint=options.events, replay_endpoint=options.events_replay)
+    opened: AbstractAsyncContextManager[object] = publisher.EventPublisher(offload.events, config)
+    return opened
+
+
+def _metrics(service: OffloadingService, port: int | None) -> AbstractAsyncContextManager[object]:
+    return nullcontext() if port is None else serve_metrics(service, port=port)
 
 
 async def _report(
@@ -204,11 +226,16 @@ def streams(statistics: ServiceStatistics, direction: Direction) -> list[Directi
 
 def count_leaks(allocator: BlockAllocator, statistics: ServiceStatistics) -> int:
     """What a closed service should not have left: GPU blocks in use, pins, unfinished slots, transfers."""
+    return allocator.statistics().in_use + count_slots_and_transfers(statistics)
+
+
+def count_slots_and_transfers(statistics: ServiceStatistics) -> int:
+    """Of that, what the service says of itself."""
     pools: tuple[PoolStatistics, ...] = statistics.manager.pools
     slots = sum(pool.pinned + pool.writing + pool.quarantined for pool in pools)
     workers: tuple[WorkerStatistics, ...] = statistics.workers
     transfers = statistics.jobs_in_flight + sum(worker.jobs_in_flight for worker in workers)
-    return allocator.statistics().in_use + slots + transfers + statistics.requests + statistics.waiting_flows
+    return slots + transfers + statistics.requests + statistics.waiting_flows
 
 
 def wake_up_lag(statistics: ServiceStatistics) -> Percentiles:

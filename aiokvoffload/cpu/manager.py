@@ -3,7 +3,7 @@
 It moves no byte and waits for nothing; it says what is to be done and is told how it went. One owner thread calls it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain as concatenated
 from itertools import count as counted
@@ -18,6 +18,7 @@ from aiokvoffload.base import (
     PrepareStoreOutput,
     RemovalReason,
     ReqContext,
+    ResidentPart,
 )
 from aiokvoffload.cache.cache_set import CacheSet
 from aiokvoffload.cache.chains import group_suffix, split_by_group
@@ -59,7 +60,7 @@ class CPUOffloadingManager(OffloadingManager):
             up to its first key that is not yet due, since what follows is of no use without it; only chunks of a
             windowed group are judged one by one.
         store_tracker_keys: most keys whose offers are counted.
-        max_pending_events: events kept until `take_events`; beyond it the oldest are dropped and counted.
+        max_pending_events: events kept until `take_events`; beyond it there is one that says so (`RemovalReason.LOST`).
         grows: whether the pools have no slots before `grow` says so.
 
     Raises:
@@ -88,6 +89,7 @@ class CPUOffloadingManager(OffloadingManager):
         self._chain_numbers = counted()
         self._loads: TokenBook[Record] = TokenBook("prepare_load", 0)
         self._stores: TokenBook[Record] = TokenBook("prepare_store", 1)
+        self._policy = policy
         self._events = EventLog(CPU_MEDIUM, CPU_TIER, num_groups=len(groups), max_events=max_pending_events)
         self._counts = ManagerCounts()
         self._discarded = DiscardPile()
@@ -263,6 +265,10 @@ class CPUOffloadingManager(OffloadingManager):
         """The changes since the last call; only so many are kept as `max_pending_events` says."""
         return self._events.take()
 
+    def resident_keys(self) -> Iterator[ResidentPart]:
+        """The readable keys, part by part."""
+        return (ResidentPart(CPU_MEDIUM, CPU_TIER, keys) for keys in self._cache.readable_keys())
+
     def reset_cache(self) -> int:
         """Drop every key; slots under way stay quarantined until their transfers end."""
         cleared = self._cache.clear(self._discarded)
@@ -281,6 +287,7 @@ class CPUOffloadingManager(OffloadingManager):
             loads_in_flight=len(self._loads),
             stores_in_flight=len(self._stores),
             dropped_events=self._events.dropped_count,
+            policy=self._policy,
             **asdict(self._counts),
         )
 

@@ -115,6 +115,8 @@ class CPUOffloadingSpec(OffloadingSpec):
             max_jobs_in_flight=config.max_jobs_in_flight,
             max_waiting_transfers=config.max_waiting_transfers,
             max_pending_events=config.max_pending_events,
+            event_block_timeout_s=config.event_block_timeout_s,
+            max_event_metadata=config.max_event_metadata,
         )
 
         def build() -> Parts:

@@ -1,17 +1,29 @@
 """What all requests of one service share: the manager, the workers, the bus, and the count of jobs."""
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
-from aiokvoffload.base import OffloadingManager, OffloadingWorker, OffloadKey, ReqContext
+from aiokvoffload.base import (
+    EventKind,
+    OffloadingEvent,
+    OffloadingManager,
+    OffloadingWorker,
+    OffloadKey,
+    RemovalReason,
+    ReqContext,
+    ResidentPart,
+)
+from aiokvoffload.cache.chains import split_by_group
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import BrokenError, BusyError, ClosedError, OffloadError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.pump import Pump
+from aiokvoffload.service.results import KeyCounts
 from aiokvoffload.service.run_size import RunSize
 from aiokvoffload.service.running_store import RunningStore
 from aiokvoffload.tiering.chain.walk import PromotionWalk
+from aiokvoffload.tracing import Span
 
 
 class LiveFlow(Protocol):
@@ -50,6 +62,7 @@ class LowerTiers(Protocol):
         excluded: Collection[str] = (),
         on_change: Callable[[], None] = ...,
         holds: bool = False,
+        cause: Span | None = None,
     ) -> PromotionWalk | None:
         """Begin to bring a chain up; `None` if its first key is in no tier that may be asked."""
         ...
@@ -58,8 +71,8 @@ class LowerTiers(Protocol):
         """Begin to bring up what a lookup counts; returns how many keys are on their way."""
         ...
 
-    def cascade(self) -> None:
-        """Begin what is to go down."""
+    def cascade(self, stored_keys: Sequence[OffloadKey], cause: Span | None = None) -> None:
+        """Keys were stored, under a span where somebody traces: begin what is to go down."""
         ...
 
     def room_changed(self) -> None:
@@ -98,6 +111,7 @@ class Backend:
         self.bus = bus
         self.groups = groups
         self.jobs_in_flight = 0
+        self.keys = KeyCounts()
         self.closing = False
         self.broken: BrokenError | None = None
         self.flows: set[LiveFlow] = set()
@@ -105,7 +119,7 @@ class Backend:
         self.depth: LowerTiers | None = None
         self._max_jobs_in_flight = max_jobs_in_flight
         self._max_waiting_transfers = max_waiting_transfers
-        self.pump = Pump(self.has_room)
+        self.pump = Pump(self.has_room, bus.wait_room)
         self.run_sizes = [
             RunSize(min(max_run_keys, max_run_fragments // max(w.fragments_per_chunk(group_idx) for w in workers)))
             for group_idx in range(len(groups))
@@ -172,14 +186,34 @@ class Backend:
             if self.running_stores.get(key) is running:
                 del self.running_stores[key]
 
-    def stored(self) -> None:
-        """A store has been completed: tell subscribers, and let it go further down."""
+    def stored(self, keys: Sequence[OffloadKey], cause: Span | None = None) -> None:
+        """A store has been completed, traced by `cause`: tell subscribers, and let it go further down."""
         self.publish()
         if self.depth is not None:
-            self.depth.cascade()
+            self.depth.cascade(keys, cause)
 
     def publish(self) -> None:
         """Tell subscribers what the manager changed."""
         events = self.manager.take_events()
-        if events:
-            self.bus.publish(events)
+        if not events:
+            return
+        self.bus.publish(events)
+        if lost := {event.tier for event in events if event.reason is RemovalReason.LOST}:
+            self.bus.publish(self._all_stored(lost))
+
+    def resident_parts(self) -> Iterator[ResidentPart]:
+        """The resident keys, part by part; at each, everything is published that is true by then."""
+        parts = self.manager.resident_keys()
+        while True:
+            self.publish()
+            part = next(parts, None)
+            if part is None:
+                return
+            yield part
+
+    def _all_stored(self, tiers: Collection[str]) -> Iterator[OffloadingEvent]:
+        """What these tiers hold, at once: whatever happened between two parts would be told twice, or never."""
+        for medium, tier, keys in self.manager.resident_keys():
+            if tier in tiers:
+                for group_keys in split_by_group(keys).values():
+                    yield OffloadingEvent(EventKind.STORED, tuple(group_keys), medium, tier)

@@ -62,7 +62,9 @@ class ServiceLimits:
         max_run_fragments: most copies submitted in one go, for the same reason.
         max_waiting_transfers: loads and stores that wait for their turn.
         max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
-        max_pending_events: events a subscriber may lag behind unless it asks for another bound.
+        max_pending_events: events that are kept, and that a subscriber may lag behind unless it asks for another bound.
+        event_block_timeout_s: how long new transfers wait for a subscriber that asked for it.
+        max_event_metadata: most keys that something is attached to, for events.
     """
 
     max_run_keys: int
@@ -70,3 +72,5 @@ class ServiceLimits:
     max_jobs_in_flight: int
     max_waiting_transfers: int
     max_pending_events: int
+    event_block_timeout_s: float = 0.05
+    max_event_metadata: int = 100_000

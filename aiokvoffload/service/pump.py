@@ -8,7 +8,7 @@ import asyncio
 import enum
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
@@ -51,15 +51,22 @@ class Lane:
         self.queued = False
 
 
+async def _nobody_to_wait_for() -> None:
+    pass
+
+
 class Pump:
     """Steps the lanes in turn.
 
     Args:
         has_room: whether another job may be submitted now (I11).
+        wait_allowed: returns when whoever is to keep up with what comes of it has done so, after a bounded while.
     """
 
-    def __init__(self, has_room: Callable[[], bool]) -> None:
-        self._has_room = has_room
+    def __init__(
+        self, has_room: Callable[[], bool], wait_allowed: Callable[[], Awaitable[None]] = _nobody_to_wait_for
+    ) -> None:
+        self._has_room, self._wait_allowed = has_room, wait_allowed
         self._ready: deque[Lane] = deque()
         self._changed = asyncio.Event()
         self.waiting_flows = 0
@@ -95,6 +102,7 @@ class Pump:
     async def run(self) -> None:
         """Step lanes until cancelled."""
         while True:
+            await self._wait_allowed()
             while not (self._ready and self._has_room()):
                 self._changed.clear()
                 await self._changed.wait()

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
+from aiokvoffload import tracing
 from aiokvoffload.base import Event, OffloadKey, ReqContext, Stream
 from aiokvoffload.errors import ArgumentError, ClosedError, ModeError
+from aiokvoffload.events import ChunkMetadata
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.flow import TransferFlow
 from aiokvoffload.service.handle import Handle, per_rank
@@ -74,8 +76,17 @@ class Request:
         """
         self._require_open("lookup")
         if is_flat(keys, len(self._backend.groups)):
-            return self._backend.manager.lookup_prefix(cast("Sequence[OffloadKey]", keys), self._ctx)
-        return self._backend.manager.lookup_groups(cast("KeysByGroup", keys), self._ctx)
+            hits = self._backend.manager.lookup_prefix(cast("Sequence[OffloadKey]", keys), self._ctx)
+            self._backend.keys.looked(len(keys), hits)
+            return hits
+        return self._lookup_groups(cast("KeysByGroup", keys))
+
+    def _lookup_groups(self, chains: KeysByGroup) -> int:
+        position = self._backend.manager.lookup_groups(chains, self._ctx)
+        covered = zip(chains, self._backend.groups, strict=True)
+        found = sum(min(len(chain), position // group.span) for chain, group in covered)
+        self._backend.keys.looked(sum(map(len, chains)), found)
+        return position
 
     def load(
         self,
@@ -124,6 +135,7 @@ class Request:
         *,
         after: Stream | Event | Sequence[Stream | Event] | None = None,
         protect_source: bool | None = None,
+        metadata: Mapping[OffloadKey, ChunkMetadata] | None = None,
     ) -> Handle[StoreResult]:
         """Begin to copy whole, fully computed chunks out of GPU blocks; starts on the device only after `after` (I8).
 
@@ -136,6 +148,8 @@ class Request:
             protect_source: `True` enqueues everything now and makes the stream `after` wait for it, so that later work
                 on that stream may overwrite the blocks; `False` does not, which lets that stream run on beside the
                 copies; `None` protects a store that fits one run, where it costs little.
+            metadata: of some or all of the keys, what events are to say of them; kept until the last tier has let go of
+                the key.
 
         Returns:
             A handle; awaiting it gives a `StoreResult`.
@@ -156,6 +170,8 @@ class Request:
         fits = self._fits_one_step(segments, self._lane)
         protect_source = fits if protect_source is None else protect_source
         starts = self._starts(after, protect_source=protect_source)
+        if metadata:
+            self._backend.bus.attach_metadata(metadata)
         flow = StoreFlow(
             self._backend,
             self._lane,
@@ -246,6 +262,8 @@ class Request:
             flow.handle._released.result()
 
     def _begin(self, flow: TransferFlow[Any], lane: Lane, *, at_once: bool) -> None:
+        if tracing.TRACER is not None:
+            flow.trace()
         self._flows.add(flow)
         flow.handle.on_released(lambda: self._flow_released(flow))
         if not at_once:
@@ -290,7 +308,7 @@ class Request:
         """Whether it can be submitted within the call: short enough, and nothing of this request stands before it."""
         sizes = self._backend.run_sizes
         is_short = sum(len(segment.keys) / sizes[segment.group_idx].keys for segment in segments) <= 1
-        return is_short and not lane.flows and self._backend.has_room()
+        return is_short and not lane.flows and self._backend.has_room() and not self._backend.bus.is_congested
 
     def _starts(self, after: Any, *, protect_source: bool = False) -> Sequence[Stream | Event | None]:
         """What each rank's copies start after; refuses what is no stream or event before anything is pinned."""

@@ -173,6 +173,58 @@ class SecondaryTierContract:
         assert (event.tier, event.medium) == (rig.tier.name, rig.tier.medium)
         assert rig.tier.take_events() == []
 
+    async def test_a_chunk_is_told_as_stored_when_it_can_be_loaded_and_not_before(self, rig: TierRig) -> None:
+        """Fault 49, I4."""
+        storing = asyncio.ensure_future(rig.store(1, 2))
+        told: list[OffloadKey] = []
+        while not storing.done():
+            told += [key for event in rig.tier.take_events() for key in event.keys]
+            assert all(rig.tier.contains(told))
+            await asyncio.sleep(0)
+        told += [key for event in rig.tier.take_events() for key in event.keys]
+        assert told == tier_keys(1, 2)
+        assert await rig.load(1, 2) == [LOADED, LOADED]
+
+    async def test_whoever_asked_is_told_that_there_are_events(self, rig: TierRig) -> None:
+        """Fault 49: what nobody takes, nobody hears of."""
+        calls = 0
+
+        def pending() -> None:
+            nonlocal calls
+            calls += 1
+
+        rig.tier.on_events(pending)
+        await rig.store(1)
+        if type(rig.tier).on_events is not SecondaryTier.on_events:
+            assert calls == 1
+            await rig.store(2)
+            assert (calls, len(rig.tier.take_events())) == (1, 2)
+            await rig.store(3)
+            assert calls == 2
+
+    async def test_resident_keys_are_those_that_can_be_loaded(self, rig: TierRig) -> None:
+        """Fault 49."""
+        await rig.store(1, 2, 3)
+        await rig.store(*range(10, 14))
+        parts = rig.tier.resident_keys()
+        if parts is not None:
+            found = [key for part in parts for key in part]
+            everything = tier_keys(*range(20))
+            has = dict(zip(everything, rig.tier.contains(everything), strict=True))
+            assert sorted(found) == sorted(key for key in everything if has[key])
+
+    async def test_a_store_that_a_reset_overtakes_is_never_told(self, rig: TierRig) -> None:
+        """Fault 53: late completions of the old epoch are ignored."""
+        storing = asyncio.ensure_future(rig.store(1, 2))
+        await asyncio.sleep(0)
+        await rig.tier.reset()
+        outcomes = await storing
+        events = rig.tier.take_events()
+        cleared = [event.kind for event in events].index(EventKind.CLEARED)
+        told = [key for event in events[cleared + 1 :] for key in event.keys]
+        assert (told, rig.contains(1, 2)) == ([], [False, False])
+        assert STORED not in outcomes or events[0].kind is EventKind.STORED
+
     async def test_a_reset_forgets_everything_and_the_tier_serves_on(self, rig: TierRig) -> None:
         """Fault 53."""
         await rig.store(1, 2, 3)

@@ -1,7 +1,7 @@
 """A tier that does on command what tiers do in the field: takes its time, fails, hangs, or hands over half a chunk."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from aiokvoffload.base import ChunkViews, LoadOutcome, OffloadingEvent, OffloadKey, SecondaryTier, StoreOutcome
@@ -100,6 +100,14 @@ class FaultyTier(SecondaryTier):
     def take_events(self) -> list[OffloadingEvent]:
         """What the tier says."""
         return self._inner.take_events()
+
+    def on_events(self, callback: Callable[[], None]) -> None:
+        """What the tier does."""
+        self._inner.on_events(callback)
+
+    def resident_keys(self) -> Iterator[Sequence[OffloadKey]] | None:
+        """What the tier says."""
+        return self._inner.resident_keys()
 
     def statistics(self) -> Any:
         """What the tier says."""

@@ -5,7 +5,7 @@ those of the primary manager, which it wraps; what a secondary tier keeps is tha
 calls it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from aiokvoffload.base import (
     LookupResult,
@@ -15,6 +15,7 @@ from aiokvoffload.base import (
     PrepareLoadOutput,
     PrepareStoreOutput,
     ReqContext,
+    ResidentPart,
     get_offload_group_idx,
 )
 from aiokvoffload.cache.prefix import longest_common_position
@@ -238,6 +239,13 @@ class TieringOffloadingManager(OffloadingManager):
         for each in self._rules.values():
             events += each.facts.take_events()
         return events
+
+    def resident_keys(self) -> Iterator[ResidentPart]:
+        """The readable keys of every tier that can say, part by part, whether or not it is in service."""
+        yield from self.primary.resident_keys()
+        for facts in (each.facts for each in self._rules.values()):
+            for keys in facts.resident_keys() or ():
+                yield ResidentPart(facts.medium, facts.name, keys)
 
     def reset_cache(self) -> int:
         """Drop every key of CPU memory; the tiers below are reset by the chain."""

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from aiokvoffload.base import ChunkViews, LoadOutcome, OffloadingEvent, OffloadKey, RemovalReason, StoreOutcome
 from aiokvoffload.base.tier import SecondaryTier
 from aiokvoffload.cache.event_log import EventLog
+from aiokvoffload.cache.pool import PoolStatistics
 from aiokvoffload.errors import ClosedError, ConfigError
 from aiokvoffload.tiering.arguments import TierArguments
 
@@ -22,6 +23,12 @@ class MemoryTierStatistics:
     evicted: int
     loaded: int
     missed: int
+
+    @property
+    def pools(self) -> tuple[PoolStatistics, ...]:
+        """Chunks by state, as other tiers tell them: whatever is here may leave."""
+        free = self.capacity - self.resident
+        return (PoolStatistics(self.capacity, free, writing=0, pinned=0, evictable=self.resident, quarantined=0),)
 
 
 class MemoryTier(SecondaryTier):
@@ -108,6 +115,14 @@ class MemoryTier(SecondaryTier):
     def take_events(self) -> list[OffloadingEvent]:
         """The changes since the last call."""
         return self._events.take()
+
+    def on_events(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when there are events to take."""
+        self._events.on_first(callback)
+
+    def resident_keys(self) -> Iterator[Sequence[OffloadKey]]:
+        """All keys, in one part."""
+        yield tuple(self._chunks)
 
     def statistics(self) -> MemoryTierStatistics:
         """Counts so far."""

@@ -1,6 +1,6 @@
 """What the manager of several tiers is told of each: whom to ask, and how much at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,12 +16,21 @@ class TierFacts(Protocol):
         """Of the tier."""
         ...
 
+    @property
+    def medium(self) -> str:
+        """Kind of storage."""
+        ...
+
     def contains(self, keys: Sequence[OffloadKey], /) -> Sequence[bool]:
         """Whether each key can be loaded, as far as is known here."""
         ...
 
     def take_events(self) -> list[OffloadingEvent]:
         """The changes since the last call."""
+        ...
+
+    def resident_keys(self) -> Iterator[Sequence[OffloadKey]] | None:
+        """The keys that can be loaded, part by part; `None` where that is not known here."""
         ...
 
 

@@ -36,7 +36,7 @@ def python(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_help_names_the_commands_and_their_options(runner: CliRunner) -> None:
-    assert {"replay", "bench"} <= set(runner.invoke(app, ["--help"]).output.split())
+    assert {"demo", "serve", "replay", "bench"} <= set(runner.invoke(app, ["--help"]).output.split())
     assert {"copy", "loop"} <= set(runner.invoke(app, ["bench", "--help"]).output.split())
     shown = runner.invoke(app, ["replay", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     for option in ("requests", "policy", "gpu-blocks", "cpu-chunks", "chunk-bytes", "device", "concurrency", "verify"):
@@ -60,12 +60,19 @@ import sys
 
 blocked = set(sys.argv.pop(1).split())
 
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in blocked:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+class Without:
+    # Finds what a finder finds, but for blocked packages, of which it says what is said of missing ones.
 
-sys.meta_path.insert(0, Missing())
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in blocked else self.finder.find_spec(name, path, target)
+
+sys.meta_path = [Without(finder) for finder in sys.meta_path]
 from aiokvoffload.cli.main import main
 main()
 """
@@ -82,12 +89,22 @@ def names_of_extra(extras: dict[str, list[str]], extra: str) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["replay", "--requests", "2", "--device", "host"]])
-def test_the_readmes_first_command_needs_nothing_beyond_its_extra(arguments: list[str]) -> None:
+DEMO = ["demo", "--model", "random", "--turns", "1", "--conversations", "1", "--answer-tokens", "2"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments"),
+    [
+        ("cli", ["--help"]),
+        ("cli", ["replay", "--requests", "2", "--device", "host"]),
+        ("demo", [*DEMO, "--device", "host"]),
+    ],
+)
+def test_the_readmes_first_commands_need_nothing_beyond_their_extra(extra: str, arguments: list[str]) -> None:
     """A package that only the tests bring would go unnoticed here and fail on a newcomer's machine."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
-    others = {name for extra in extras for name in names_of_extra(extras, extra)} - names_of_extra(extras, "cli")
+    others = {name for extra in extras for name in names_of_extra(extras, extra)} - names_of_extra(extras, extra)
     assert {"triton", "matplotlib", "pytest"} <= others
     result = python("-c", WITHOUT_OTHER_EXTRAS, " ".join(others), *arguments)
     assert result.returncode == 0, result.stderr

@@ -620,13 +620,17 @@ def test_a_key_is_told_as_stored_only_when_it_can_be_read() -> None:
     assert manager.take_events() == [OffloadingEvent(EventKind.STORED, tuple(chain), "CPU", "cpu")]
 
 
-def test_events_that_nobody_takes_are_bounded_and_their_loss_is_counted() -> None:
-    """I11."""
+def test_events_that_nobody_takes_are_bounded_and_their_loss_is_told_and_counted() -> None:
+    """I9, I11: what was lost is not known, so what is resident must be asked for."""
     manager = make_manager(max_pending_events=3)
     for number in range(5):
         store(manager, make_chain(f"c{number}", 1))
-    assert manager.statistics().dropped_events == 2
-    assert [event.keys[0][:2] for event in manager.take_events()] == [b"c2", b"c3", b"c4"]
+    assert manager.statistics().dropped_events == 5
+    assert manager.take_events() == [OffloadingEvent(EventKind.CLEARED, (), "CPU", "cpu", RemovalReason.LOST)]
+    (part,) = manager.resident_keys()
+    assert (part.medium, part.tier, len(part.keys)) == ("CPU", "cpu", 5)
+    store(manager, make_chain("d", 1))
+    assert [event.kind for event in manager.take_events()] == [EventKind.STORED]
 
 
 # Figures and input

@@ -46,6 +46,7 @@ class DeepStage:
     max_failures: int = 3
     max_store_delay_s: float = 1000.0
     close_timeout_s: float = 30.0
+    max_events: int = 10_000
     groups: Sequence[GroupConfig] = (GroupConfig(),)
     shares: SlotShares = field(default_factory=lambda: SlotShares(promotion=0.5, head_room=0.1, cascade=0.5))
     clock: ManualClock = field(default_factory=ManualClock)
@@ -53,13 +54,19 @@ class DeepStage:
     def __post_init__(self) -> None:
         chunk_bytes = [PAGE_BYTES] * len(self.groups)
         self.memories = [
-            MemoryTier(self.tier_chunks, chunk_bytes, num_workers=self.num_workers, name=f"tier-{index}")
+            MemoryTier(
+                self.tier_chunks,
+                chunk_bytes,
+                num_workers=self.num_workers,
+                name=f"tier-{index}",
+                max_events=self.max_events,
+            )
             for index in range(self.num_tiers)
         ]
         self.tiers = [FaultyTier(memory) for memory in self.memories]
         self.workers = [MockOffloadingWorker() for _ in range(self.num_workers)]
         pool = PoolShape(tuple(range(len(self.groups))), PAGE_BYTES, self.num_slots)
-        self.primary = CPUOffloadingManager([pool], groups=self.groups)
+        self.primary = CPUOffloadingManager([pool], groups=self.groups, max_pending_events=self.max_events)
         config = TierConfig(
             make=lambda shape: MemoryTier(1, shape.chunk_bytes),
             cascade=self.cascade,

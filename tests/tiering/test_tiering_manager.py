@@ -1,6 +1,6 @@
 """What the manager of several tiers decides, move by move, against what may never happen."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -25,6 +25,8 @@ KEYS = keys_of(12)
 class Facts:
     """A tier that has what the test says."""
 
+    medium = "MEMORY"
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.keys: set[OffloadKey] = set()
@@ -34,6 +36,9 @@ class Facts:
 
     def take_events(self) -> list[OffloadingEvent]:
         return []
+
+    def resident_keys(self) -> Iterator[Sequence[OffloadKey]]:
+        yield tuple(self.keys)
 
 
 def make_manager(

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 
 from aiokvoffload.base import (
@@ -133,6 +133,15 @@ class DiskTier(SecondaryTier):
     def take_events(self) -> list[OffloadingEvent]:
         """The changes since the last call; recovered keys are among them. Only so many are kept as configured."""
         return self._events.take()
+
+    def on_events(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when there are events to take; recovery has some, long before any call."""
+        self._events.on_first(callback)
+
+    def resident_keys(self) -> Iterator[Sequence[OffloadKey]]:
+        """The keys that can be loaded, part by part; during recovery, as far as rows have been read."""
+        for shelf in self._live.shelves if self._live else ():
+            yield from shelf.cache.pool.readable_keys()
 
     def statistics(self) -> DiskStatistics:
         """Slots by state, what is under way, and the fates of keys so far.

@@ -1,0 +1,262 @@
+"""A causal LM of Hugging Face that keeps its keys and values in pages.
+
+Knows tensors and block ids; knows nothing of requests, of keys, or of who owns a block. Every method runs on the
+model's own stream, and returns when its tokens are known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import transformers
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+
+from aiokvoffload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor
+
+_ATTENTION = "aiokvoffload_pages"
+
+
+class Row(NamedTuple):
+    """One sequence's part in a decode step.
+
+    Attributes:
+        token: the last one, whose key and value are not in the pages yet.
+        position: of that token.
+        block_ids: of the sequence.
+    """
+
+    token: int
+    position: int
+    block_ids: Sequence[int]
+
+
+class PagedModel:
+    """The model and its pages.
+
+    Args:
+        model: any causal LM whose attention goes through transformers' attention interface.
+        num_blocks: blocks of KV memory.
+        block_tokens: tokens of a block.
+        decode_rows: if given, a decode step always computes so many rows, and each row attends by itself.
+
+    Attributes:
+        block_tokens, num_blocks, decode_rows: as given.
+    """
+
+    def __init__(self, model: Any, *, num_blocks: int, block_tokens: int, decode_rows: int | None = None) -> None:
+        model.set_attn_implementation(_ATTENTION)
+        self.block_tokens = block_tokens
+        self.num_blocks = num_blocks
+        self.decode_rows = decode_rows
+        self._body, self._head = model.base_model, model.get_output_embeddings()
+        self._device: torch.device = model.device
+        config = model.config
+        head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        # The block behind the last is nobody's: padding reads it. Zeros, because a NaN would survive its weight of 0.
+        shape = (num_blocks + 1, 2, block_tokens, config.num_key_value_heads, head_size)
+        self._pages = [
+            torch.zeros(shape, dtype=model.dtype, device=self._device) for _ in range(config.num_hidden_layers)
+        ]
+
+    @property
+    def kv_caches(self) -> CanonicalKVCaches:
+        """The pages as the library wants to see them: one tensor for each layer, all in one group."""
+        page_bytes = self._pages[0][0].nbytes
+        return CanonicalKVCaches(
+            [CanonicalKVCacheTensor(layer[: self.num_blocks], page_bytes) for layer in self._pages],
+            [[CanonicalKVCacheRef(index, page_bytes) for index in range(len(self._pages))]],
+        )
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in all layers."""
+        return len(self._pages) * self._pages[0][0].nbytes
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Sequence[int], block_ids: Sequence[int], *, start: int, width: int) -> int:
+        """Compute a piece of a prompt; returns the token that follows it.
+
+        The step computes exactly `width` rows over `start + width` positions, whatever is real of them: what comes out
+        is then a function of the tokens alone, to the last bit.
+
+        Args:
+            tokens: the piece, at most `width`.
+            block_ids: of the sequence, from its start on.
+            start: position of the piece's first token; what is before it is in the pages.
+            width: rows to compute.
+        """
+        positions = torch.arange(start, start + width)
+        real = len(tokens)
+        padded = [*tokens, *[0] * (width - real)]
+        num_read = -(-(start + width) // self.block_tokens)
+        read = [*block_ids[:num_read], *[self.num_blocks] * (num_read - len(block_ids))]
+        ids = torch.tensor(read)
+        step = _Prefill(
+            self._pages,
+            write_ids=self._to_device(ids[positions[:real] // self.block_tokens]),
+            write_offsets=self._to_device(positions[:real] % self.block_tokens),
+            read_ids=self._to_device(ids),
+            width=width,
+            end=start + width,
+        )
+        hidden = self._forward(torch.tensor([padded]), positions[None], step)
+        return int(self._head(hidden[:, real - 1]).argmax(-1))
+
+    @torch.inference_mode()
+    def decode(self, rows: Sequence[Row]) -> list[int]:
+        """Compute the last token of each row; returns the tokens that follow."""
+        width = len(rows) if self.decode_rows is None else self.decode_rows
+        tokens = torch.tensor([row.token for row in rows] + [0] * (width - len(rows)))
+        positions = torch.tensor([row.position for row in rows] + [0] * (width - len(rows)))
+        longest = max(row.position for row in rows) // self.block_tokens + 1
+        table = torch.full((len(rows), longest), self.num_blocks)
+        for table_row, row in zip(table, rows, strict=True):
+            count = row.position // self.block_tokens + 1
+            table_row[:count] = torch.tensor(row.block_ids[:count])
+        real = positions[: len(rows)]
+        kind = _DecodeTogether if self.decode_rows is None else _DecodeEach
+        step = kind(
+            self._pages,
+            write_ids=self._to_device(table[torch.arange(len(rows)), real // self.block_tokens]),
+            write_offsets=self._to_device(real % self.block_tokens),
+            table=self._to_device(table),
+            lengths=(real + 1).tolist(),
+            mask=self._to_device(torch.arange(longest * self.block_tokens) <= real[:, None])[:, None, None],
+        )
+        hidden = self._forward(tokens[:, None], positions[:, None], step)
+        chosen: list[int] = self._head(hidden[:, 0]).argmax(-1).tolist()
+        return chosen[: len(rows)]
+
+    def _forward(self, tokens: torch.Tensor, positions: torch.Tensor, step: "_Step") -> torch.Tensor:
+        # No cache object: the step travels through the model to the attention function as an argument of its own.
+        output = self._body(
+            input_ids=self._to_device(tokens), position_ids=self._to_device(positions), use_cache=False, paged_step=step
+        )
+        hidden: torch.Tensor = output.last_hidden_state
+        return hidden
+
+    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device)
+
+    def __repr__(self) -> str:
+        return f"PagedModel({self.num_blocks} blocks of {self.block_tokens} tokens, {self.block_bytes:,} bytes each)"
+
+
+class _Step(Protocol):
+    """One forward pass: where its keys and values go, and what its queries see.
+
+    Shapes in `attend`: query (batch, heads, width, size); key and value with the key-value heads; the result is
+    (batch, width, heads, size), as the attention interface wants it.
+    """
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor: ...
+
+
+def _attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    _attention_mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    paged_step: _Step,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    return paged_step.attend(module.layer_idx, query, key, value, scaling), None
+
+
+# No mask of that name is registered, so that transformers makes none: a 64k prompt's would be 4 GiB.
+transformers.AttentionInterface.register(_ATTENTION, _attend)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prefill:
+    """A piece of one prompt: it sees all before it, and itself up to each query."""
+
+    pages: Sequence[torch.Tensor]
+    write_ids: torch.Tensor
+    write_offsets: torch.Tensor
+    read_ids: torch.Tensor
+    width: int
+    end: int
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        pages, real = self.pages[layer], len(self.write_ids)
+        pages[self.write_ids, 0, self.write_offsets] = key[0, :, :real].transpose(0, 1)
+        pages[self.write_ids, 1, self.write_offsets] = value[0, :, :real].transpose(0, 1)
+        keys, values = (_gather(pages, which, self.read_ids)[None, :, : self.end] for which in (0, 1))
+        mask = causal_lower_right(self.width, self.end)
+        result = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale, enable_gqa=True)
+        return result.transpose(1, 2)
+
+
+def _gather(pages: torch.Tensor, which: int, block_ids: torch.Tensor) -> torch.Tensor:
+    """Keys (0) or values (1) of consecutive blocks, as (key-value heads, tokens, size)."""
+    return pages[:, which].index_select(0, block_ids).flatten(0, 1).transpose(0, 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decode:
+    """One new token for each of several sequences."""
+
+    pages: Sequence[torch.Tensor]
+    write_ids: torch.Tensor
+    write_offsets: torch.Tensor
+    table: torch.Tensor
+    lengths: Sequence[int]
+    mask: torch.Tensor
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Put the new tokens' keys and values into the layer's pages, and return those."""
+        pages, real = self.pages[layer], len(self.lengths)
+        pages[self.write_ids, 0, self.write_offsets] = key[:real, :, 0]
+        pages[self.write_ids, 1, self.write_offsets] = value[:real, :, 0]
+        return pages
+
+
+class _DecodeEach(_Decode):
+    """Each row attends by itself: its result does not depend on how long the others are."""
+
+    __slots__ = ()
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        pages = self.write(layer, key, value)
+        result = torch.zeros_like(query)
+        for row, length in enumerate(self.lengths):
+            blocks = self.table[row, : -(-length // pages.shape[2])]
+            keys, values = (_gather(pages, which, blocks)[None, :, :length] for which in (0, 1))
+            packed = _pack(query[row : row + 1], keys.shape[1])
+            result[row] = scaled_dot_product_attention(packed, keys, values, scale=scale).flatten(1, 2)[0, :, None]
+        return result.transpose(1, 2)
+
+
+class _DecodeTogether(_Decode):
+    """All rows in one call, padded to the longest."""
+
+    __slots__ = ()
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        pages = self.write(layer, key, value)
+        heads, size = pages.shape[3:]
+        both = (_gather(pages, which, self.table.flatten()) for which in (0, 1))
+        keys, values = (each.reshape(heads, len(self.table), -1, size).transpose(0, 1) for each in both)
+        packed = _pack(query, keys.shape[1])
+        result = scaled_dot_product_attention(packed, keys, values, attn_mask=self.mask, scale=scale)
+        return result.flatten(1, 2)[:, None]
+
+
+def _pack(query: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+    """Query heads that share a key-value head, as rows of it: (batch, key-value heads, heads of each, size)."""
+    batch, _, _, size = query.shape
+    return query.reshape(batch, num_kv_heads, -1, size)

@@ -1,0 +1,57 @@
+"""`aiokvoffload serve` and its options. The model and what it needs are imported when it runs."""
+
+import importlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from aiokvoffload.cli.demo.command import Model
+from aiokvoffload.cli.shell import Device, clear_errors, directory, run, size
+from aiokvoffload.errors import ConfigError
+
+_EXTRA = {"transformers", "gguf", "accelerate", "starlette", "uvicorn"}
+
+
+def serve_command(
+    *,
+    model: Model = "smollm2",
+    device: Device = "auto",
+    host: Annotated[str, typer.Option(help="Address to listen on. There is no password.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    gpu_tokens: Annotated[int, typer.Option(min=16, help="Tokens of KV in GPU memory.")] = 8192,
+    cpu_bytes: Annotated[int, typer.Option(parser=size, metavar="SIZE", help="CPU memory for KV.")] = 1 << 30,
+    disk_dir: Annotated[
+        Path | None,
+        typer.Option(parser=directory, metavar="DIR", help="A directory for a disk tier below CPU memory."),
+    ] = None,
+    disk_bytes: Annotated[
+        int | None, typer.Option(parser=size, metavar="SIZE", help="What the disk tier has room for.")
+    ] = None,
+    max_requests: Annotated[int, typer.Option(min=1, help="Requests open at a time; more get status 429.")] = 256,
+) -> None:
+    """Serve a language model over HTTP, for OpenAI's clients, with its KV cache offloaded."""
+    with clear_errors():
+        server = _import_server()
+        options = server.ServeOptions(
+            model=model,
+            device=device,
+            host=host,
+            port=port,
+            gpu_tokens=gpu_tokens,
+            cpu_bytes=cpu_bytes,
+            disk_dir=disk_dir,
+            disk_bytes=disk_bytes,
+            max_requests=max_requests,
+        )
+        run(server.serve(options))
+
+
+def _import_server() -> Any:
+    try:
+        return importlib.import_module("aiokvoffload.cli.serve.run")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRA:
+            raise
+        raise ConfigError(f"{missing} is missing: pip install 'aiokvoffload[serve]'") from error

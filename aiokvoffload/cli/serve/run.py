@@ -1,0 +1,81 @@
+"""Everything behind the endpoint, set up in order and taken down in the other: model, service, engine, HTTP server."""
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+
+from aiokvoffload.cli.demo.engine import Engine, EngineConfig
+from aiokvoffload.cli.demo.model import PagedModel
+from aiokvoffload.cli.demo.setup import BLOCK_TOKENS, Storage, load_model, open_service, use_cores
+from aiokvoffload.cli.serve.endpoint import Served, make_endpoint
+from aiokvoffload.errors import ArgumentError
+
+GRACE_S = 5
+"""How long answers may go on after the server was told to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """How the endpoint is served; the options of `aiokvoffload serve`, which docs/cli.md describes."""
+
+    model: str = "smollm2"
+    device: str = "auto"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    gpu_tokens: int = 8192
+    cpu_bytes: int = 1 << 30
+    disk_dir: Path | None = None
+    disk_bytes: int | None = None
+    max_requests: int = 256
+
+    def storage(self) -> Storage:
+        """Where blocks go.
+
+        Raises:
+            ArgumentError: there is a directory without a size, or the other way round.
+        """
+        if (self.disk_dir is None) is not (self.disk_bytes is None):
+            raise ArgumentError("--disk-dir and --disk-bytes belong together: where, and how much")
+        return Storage(self.cpu_bytes, self.disk_dir, self.disk_bytes or 0)
+
+
+async def serve(options: ServeOptions) -> None:
+    """Serve until the process is told to end.
+
+    Raises:
+        ArgumentError: the address cannot be listened on, or options do not go together.
+    """
+    storage = options.storage()
+    with _listen(options.host, options.port) as listener:  # before the model is loaded, which takes long
+        use_cores()
+        checkpoint = await load_model(options.model, options.device)
+        num_blocks = -(-options.gpu_tokens // BLOCK_TOKENS)
+        make = partial(PagedModel, num_blocks=num_blocks, block_tokens=BLOCK_TOKENS)
+        model = await asyncio.to_thread(make, checkpoint.model)
+        on_cpu = checkpoint.model.device.type == "cpu"
+        config = EngineConfig(
+            piece_tokens=256 if on_cpu else 2048,
+            max_rows=16 if on_cpu else 64,
+            exact=False,
+            max_requests=options.max_requests,
+        )
+        namespace = f"aiokvoffload serve: {checkpoint.revision}, blocks of {BLOCK_TOKENS}"
+        service = open_service(model, storage, device=options.device, namespace=namespace)
+        async with service as offload, Engine(model, config, offload=offload) as engine:
+            endpoint = make_endpoint(Served(options.model, checkpoint.text, engine, offload))
+            server = uvicorn.Server(
+                uvicorn.Config(endpoint, lifespan="off", log_level="warning", timeout_graceful_shutdown=GRACE_S)
+            )
+            print(f"serving {options.model} at http://{options.host}:{listener.getsockname()[1]}/v1", flush=True)
+            await server.serve([listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ArgumentError(f"--host {host} --port {port} cannot be listened on: {error.strerror}") from error

@@ -1,0 +1,301 @@
+"""The service on an event loop in a thread of its own, for engines whose step loop is a plain thread.
+
+Knows threads and hops: one each way for a step, however many calls it has. What the calls do is the service's.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from aiokvoffload.base import CanonicalKVCaches, Event, OffloadingSpec, Stream
+from aiokvoffload.device import Device
+from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError, OffloadError
+from aiokvoffload.service.handle import Handle
+from aiokvoffload.service.request import Request
+from aiokvoffload.service.service import OffloadingService
+from aiokvoffload.service.thread_calls import (
+    CallOutcome,
+    CallStage,
+    FinishCall,
+    LoadCall,
+    LookupCall,
+    StoreCall,
+    ThreadCall,
+)
+
+T = TypeVar("T")
+
+
+def open_in_thread(
+    spec: OffloadingSpec,
+    kv_caches: CanonicalKVCaches | Sequence[CanonicalKVCaches],
+    *,
+    step_timeout_s: float = 30.0,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> "OffloadingThread":
+    """The service of `spec` on a loop thread of its own, to be entered with `with`.
+
+    Args:
+        spec: in awaited mode.
+        kv_caches: as for `spec.open`.
+        step_timeout_s: how long a step waits for the loop before it raises `BrokenError`.
+        loop_factory: makes the loop, `uvloop.new_event_loop` say; by default asyncio's.
+
+    Raises:
+        ArgumentError: the time-out is not above 0. What `spec.open` raises, entering raises.
+    """
+    return OffloadingThread(lambda: spec.open(kv_caches), step_timeout_s=step_timeout_s, loop_factory=loop_factory)
+
+
+class OffloadingThread:
+    """A service for one engine thread, which calls `step` once in each of its steps.
+
+    Args:
+        open_service: makes the service.
+        step_timeout_s: how long a step waits for the loop.
+        loop_factory: makes the loop.
+    """
+
+    def __init__(
+        self,
+        open_service: Callable[[], Any],
+        *,
+        step_timeout_s: float,
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
+    ) -> None:
+        if not step_timeout_s > 0:
+            raise ArgumentError(f"step_timeout_s must be above 0, got {step_timeout_s!r}")
+        self._open_service = open_service
+        self._step_timeout_s = step_timeout_s
+        self._loop_factory = loop_factory
+        self._thread = threading.Thread(target=self._run_loop, name="aiokvoffload-loop", daemon=True)
+        self._opened: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, OffloadingService]] = Future()
+        self._ended: Future[None] = Future()
+        # These belong to the loop's thread.
+        self._requests: dict[str, _OpenRequest] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outcomes: list[CallOutcome] = []
+        self._steps = self._calls = 0
+
+    @property
+    def device(self) -> Device:
+        """The device that the copies run on.
+
+        Raises:
+            ClosedError: it is not open.
+        """
+        return self._require_open("device")[2].device
+
+    def step(self, calls: Sequence[ThreadCall] = (), *, after: Stream | Event | None = None) -> list[CallOutcome]:
+        """Hand over all calls of one engine step, and take what has come to a stage since the last one.
+
+        A request is opened by its first call. Calls of one request keep their order.
+
+        Args:
+            calls: in the order in which they are meant.
+            after: what must have ended before loads overwrite and stores read; by default the calling thread's current
+                stream, as it is now.
+
+        Returns:
+            The answers to this step's lookups and refused calls, and whatever else has happened.
+
+        Raises:
+            ClosedError: it is not open.
+            BrokenError: the loop does not answer, or its thread has died.
+        """
+        loop, _, service = self._require_open("step")
+        # Recorded here: on the loop's thread the current stream would be another one.
+        copies = any(isinstance(call, LoadCall | StoreCall) for call in calls)
+        start = service.device.record(after) if copies else None
+        return self._on_loop(loop, self._take_step(service, tuple(calls), start))
+
+    def run(self, function: Callable[[OffloadingService], Awaitable[T]]) -> T:
+        """Await `function(service)` on the loop's thread: a reset, statistics, a subscriber's next event.
+
+        Raises:
+            ClosedError: it is not open.
+            BrokenError: the loop does not answer in time, or its thread has died.
+        """
+        loop, _, service = self._require_open("run")
+
+        async def call() -> T:
+            return await function(service)
+
+        return self._on_loop(loop, call())
+
+    def close(self) -> None:
+        """Abort what is open, close the service, end the thread; repeating it does nothing more.
+
+        Raises:
+            AbandonedError: as for `OffloadingService.aclose`.
+        """
+        if self._thread.ident is None:
+            return
+        if self._opened.done() and self._opened.exception() is None and not self._ended.done():
+            loop, stop, _ = self._opened.result()
+            loop.call_soon_threadsafe(stop.set)
+        self._thread.join()
+        self._ended.result()
+
+    def __enter__(self) -> Self:
+        if self._thread.ident is not None:
+            raise ClosedError("a service thread is opened once")
+        self._thread.start()
+        self._opened.result()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _on_loop(self, loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
+        answer = asyncio.run_coroutine_threadsafe(call, loop)
+        try:
+            return answer.result(self._step_timeout_s)
+        except TimeoutError as error:
+            answer.cancel()
+            raise BrokenError(f"the loop's thread did not answer within {self._step_timeout_s} s") from error
+
+    def _require_open(self, call: str) -> tuple[asyncio.AbstractEventLoop, asyncio.Event, OffloadingService]:
+        if not self._opened.done() or self._ended.done():
+            raise ClosedError(f"{call}: the service is not open; use `with open_in_thread(spec, kv_caches) as offload`")
+        return self._opened.result()
+
+    def _run_loop(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=self._loop_factory) as runner:
+                runner.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - raised where the engine's thread opens or closes
+            if not self._opened.done():
+                self._opened.set_exception(error)
+                self._ended.set_result(None)
+            else:
+                self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    async def _serve(self) -> None:
+        stop = asyncio.Event()
+        async with self._open_service() as service:
+            self._opened.set_result((asyncio.get_running_loop(), stop, service))
+            await stop.wait()
+            for request in self._requests.values():
+                request.leave(abort=True)
+            # Closing resolves what they wait for.
+            await service.aclose()
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+
+    async def _take_step(
+        self, service: OffloadingService, calls: Sequence[ThreadCall], start: Event | None
+    ) -> list[CallOutcome]:
+        self._steps += 1
+        self._calls += len(calls)
+        for call in calls:
+            try:
+                await self._begin(service, call, start)
+            except OffloadError as error:
+                self._tell(call, error=error)
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    async def _begin(self, service: OffloadingService, call: ThreadCall, start: Event | None) -> None:
+        if isinstance(call, FinishCall):
+            self._finish(call)
+            return
+        door = await self._door(service, call.req_id)
+        if isinstance(call, LookupCall):
+            self._tell(call, door.lookup(call.keys))
+        elif isinstance(call, LoadCall):
+            self._start(self._watch(call, door.load(call.keys, call.blocks, after=start)))
+        else:
+            store = door.store(call.keys, call.blocks, after=start, protect_source=False)
+            store.on_released(lambda: self._tell(call, stage=CallStage.RELEASED))
+            self._start(self._watch(call, store))
+
+    async def _door(self, service: OffloadingService, req_id: str) -> Request:
+        if (request := self._requests.get(req_id)) is None:
+            request = _OpenRequest()
+            task = self._start(request.run(service.request(req_id)))
+            self._requests[req_id] = request
+            task.add_done_callback(lambda _: self._forget(req_id, request))
+        return await asyncio.shield(request.opened)
+
+    def _forget(self, req_id: str, request: "_OpenRequest") -> None:
+        if self._requests.get(req_id) is request:
+            del self._requests[req_id]
+
+    def _finish(self, call: FinishCall) -> None:
+        if (request := self._requests.pop(call.req_id, None)) is None:
+            raise ArgumentError(f"req_id {call.req_id!r} is not that of an open request")
+        request.left.add_done_callback(lambda left: self._tell(call, error=left.result()))
+        request.leave(abort=call.abort)
+
+    async def _watch(self, call: ThreadCall, handle: Handle[Any]) -> None:
+        try:
+            self._tell(call, await handle)
+        except OffloadError as error:
+            self._tell(call, error=error)
+
+    def _tell(
+        self,
+        call: ThreadCall,
+        result: Any = None,
+        *,
+        stage: CallStage = CallStage.ENDED,
+        error: OffloadError | None = None,
+    ) -> None:
+        self._outcomes.append(CallOutcome(call, stage, result, error))
+
+    def _start(self, work: Any) -> "asyncio.Task[None]":
+        task: asyncio.Task[None] = asyncio.create_task(work, name="aiokvoffload-thread-call")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def __repr__(self) -> str:
+        state = "new" if not self._opened.done() else "closed" if self._ended.done() else "open"
+        return f"<OffloadingThread {state}, {len(self._requests)} requests, {self._calls} calls in {self._steps} steps>"
+
+
+class _AbortedError(Exception):
+    """Leaves a request the way an exception of the engine's would."""
+
+
+class _OpenRequest:
+    """One request on the loop's thread, from its first call to its end."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[Request] = loop.create_future()
+        self.left: asyncio.Future[OffloadError | None] = loop.create_future()
+        self._leaving: asyncio.Future[bool] = loop.create_future()
+
+    def leave(self, *, abort: bool) -> None:
+        """End it."""
+        if not self._leaving.done():
+            self._leaving.set_result(abort)
+
+    async def run(self, request: Request) -> None:
+        """Keep it open until it is to be left, and until nothing touches its GPU blocks."""
+        error: OffloadError | None = None
+        try:
+            async with request as door:
+                self.opened.set_result(door)
+                _raise_if(await self._leaving)
+        except _AbortedError:
+            pass
+        except OffloadError as caught:
+            error = caught
+        if not self.opened.done():
+            self.opened.set_exception(error or ClosedError("the request was aborted before it was open"))
+        self.left.set_result(error)
+
+
+def _raise_if(aborted: bool) -> None:
+    if aborted:
+        raise _AbortedError

