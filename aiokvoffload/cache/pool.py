@@ -15,6 +15,7 @@ from typing import NamedTuple
 from aiokvoffload.base import OffloadKey
 from aiokvoffload.cache.free_runs import FreeRuns
 from aiokvoffload.cache.slot_index import make_slot_index
+from aiokvoffload.cache.slot_marks import SlotMarks
 from aiokvoffload.errors import ArgumentError, InternalError
 
 
@@ -56,6 +57,7 @@ class ChunkPool:
         free: slots that can be reserved without evicting anything; not to be changed from outside.
         index: the slot of every key that is readable or being written; not to be changed from outside.
         writing: the slots that are being written, but for quarantined ones; not to be changed from outside.
+        held_back: slots in use from an earlier run, which count as quarantined; not to be changed from outside.
 
     Raises:
         ArgumentError: `num_slots` is below 1.
@@ -69,6 +71,7 @@ class ChunkPool:
         "_ready",
         "capacity",
         "free",
+        "held_back",
         "index",
         "writing",
     )
@@ -83,9 +86,10 @@ class ChunkPool:
         self.index = make_slot_index(num_slots)
         self.writing: set[int] = set()
         self._readers: dict[int, int] = {}
-        # Together these are the quarantined slots.
+        # Together these are the quarantined slots, with those that are held back.
         self._orphaned_reads: set[int] = set()
         self._orphaned_writes: set[int] = set()
+        self.held_back = SlotMarks(num_slots)
 
     @property
     def pinned_count(self) -> int:
@@ -207,30 +211,33 @@ class ChunkPool:
             else:
                 self.free.give((slot,))
 
-    def quarantine(self, slots: Sequence[int]) -> None:
-        """Hold free slots back, as if each were read by somebody and had lost its key.
-
-        It is for a tier that has slots in use from an earlier run.
-
-        Args:
-            slots: in increasing order.
-        """
+    def hold_back(self, slots: Sequence[int]) -> None:
+        """Quarantine free slots, in increasing order, which are in use from an earlier run."""
         self.free.remove(slots)
-        self._readers.update(dict.fromkeys(slots, 1))
-        self._orphaned_reads.update(slots)
+        self.held_back.add(slots)
 
     def adopt(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
-        """Give absent keys quarantined slots that have one reader left, who reads no more: they are readable.
+        """Give absent keys distinct slots that were held back: they are readable.
 
         Raises:
             InternalError: a slot is not one of these.
         """
-        if not self._orphaned_reads.issuperset(slots):
-            raise InternalError(f"a slot is adopted that is not quarantined: {self!r}")
-        self._orphaned_reads.difference_update(slots)
-        for slot in slots:
-            del self._readers[slot]
+        if not self.held_back.are_all(slots):
+            raise InternalError(f"a slot is adopted that is not held back: {self!r}")
+        self.held_back.remove(slots)
         self.index.put(keys, slots)
+
+    def claim(self, count: int) -> Held:
+        """Hold so many slots that were held back, or what there are, as if each were read and had lost its key.
+
+        Returns:
+            What to give to `unpin`.
+        """
+        slots = self.held_back.first(count)
+        self.held_back.remove(slots)
+        self._readers.update(dict.fromkeys(slots, 1))
+        self._orphaned_reads.update(slots)
+        return Held(slots, ())
 
     def readable_keys(self) -> Iterator[list[OffloadKey]]:
         """All keys that are not being written, part by part; each part is as it is when it is asked for."""
@@ -249,7 +256,7 @@ class ChunkPool:
         """
         self._orphaned_reads = set(self._readers)
         self._orphaned_writes |= self.writing
-        self.free = FreeRuns(self._ready, self._orphaned_reads | self._orphaned_writes)
+        self.free = FreeRuns(self._ready, chain(self._orphaned_reads, self._orphaned_writes, self.held_back))
         self.writing = set()
         return self.index.clear()
 
@@ -261,7 +268,7 @@ class ChunkPool:
             writing=len(self.writing),
             pinned=self.pinned_count,
             evictable=self.evictable_count,
-            quarantined=len(self._orphaned_reads) + len(self._orphaned_writes),
+            quarantined=len(self._orphaned_reads) + len(self._orphaned_writes) + len(self.held_back),
             growing=self._growing,
         )
 
@@ -273,7 +280,7 @@ class ChunkPool:
         """
         slot_by_key = dict(self.index.items())
         of_keys = set(slot_by_key.values())
-        orphaned = [*self._orphaned_reads, *self._orphaned_writes]
+        orphaned = [*self._orphaned_reads, *self._orphaned_writes, *self.held_back]
         if sorted([*self.free, *slot_by_key.values(), *orphaned]) != list(range(self._ready)):
             raise InternalError(f"free, resident and quarantined slots are not each slot once: {self!r}")
         if Counter(chain.from_iterable(held.slots for held in reads)) != Counter(self._readers):

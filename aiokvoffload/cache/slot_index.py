@@ -8,6 +8,7 @@ rebuilds come one at a time (I10); a small one is a single one, since finding th
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from itertools import repeat
+from operator import contains
 
 from aiokvoffload.base import OffloadKey
 
@@ -144,12 +145,12 @@ class _ShardedIndex(SlotIndex):
 
     def has_none_of(self, keys: Collection[OffloadKey]) -> bool:
         shards, mask = self._shards, self._mask
-        return not any(key in shards[hash(key) & mask] for key in keys)
+        return not any(map(contains, [shards[hash(key) & mask] for key in keys], keys))
 
     def put(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
         shards, mask = self._shards, self._mask
-        for key, slot in zip(keys, slots, strict=True):
-            shards[hash(key) & mask][key] = slot
+        for shard, key, slot in zip([shards[hash(key) & mask] for key in keys], keys, slots, strict=True):
+            shard[key] = slot
 
     def remove(self, keys: Collection[OffloadKey]) -> list[int | None]:
         shards, mask = self._shards, self._mask

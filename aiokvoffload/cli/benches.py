@@ -196,7 +196,7 @@ def bench_disk_command(
     chunk_bytes: Annotated[
         str, typer.Option(metavar="SIZE,...", help="Bytes of the chunks.")
     ] = "64KiB,256KiB,1MiB,4MiB",
-    threads: Annotated[int, typer.Option(min=1, help="Reads and writes at a time; fio's jobs too.")] = 8,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that read and write, and fio's jobs.")] = 8,
     size_bytes: Annotated[
         int, typer.Option("--bytes", parser=size, metavar="SIZE", help="Of the files.", show_default="1GiB")
     ] = 1 << 30,

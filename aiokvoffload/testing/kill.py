@@ -22,8 +22,9 @@ from pathlib import Path
 
 from aiokvoffload.base import LoadOutcome, OffloadKey, TierShape, make_offload_key
 from aiokvoffload.testing.pages import fill, holds, page_buffers
-from aiokvoffload.tiering.disk.calls import DiskCalls, Step
+from aiokvoffload.tiering.disk.calls import DiskCalls, QueuedCalls, Step
 from aiokvoffload.tiering.disk.config import DiskConfig
+from aiokvoffload.tiering.disk.kernel_queue import Piece
 from aiokvoffload.tiering.disk.tier import DiskTier
 
 CHUNK_BYTES, NUM_SLOTS, NUM_KEYS = 8192, 96, 400
@@ -63,7 +64,7 @@ class KillRound:
         return self.was_killed and not (self.wrong or self.corrupt or self.lost_slots or self.left_over)
 
 
-class DeadlyCalls(DiskCalls):
+class DeadlyCalls(QueuedCalls):
     """The operating system's calls, one of which is the last.
 
     Args:
@@ -72,18 +73,27 @@ class DeadlyCalls(DiskCalls):
     """
 
     def __init__(self, way: Step | str, after: int) -> None:
+        super().__init__()
         self._way, self._left = way, after
 
     def write(self, descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
         """Write, or write half of it and die."""
-        if self._way == "torn write" and self._is_time():
-            os.pwrite(descriptor, buffers[0][: len(buffers[0]) // 2], offset)
-            die()
+        self._tear(Piece(descriptor, buffers, offset))
         return super().write(descriptor, buffers, offset)
+
+    def write_many(self, pieces: Sequence[Piece]) -> Sequence[bool]:
+        """Write all, or half of one and die."""
+        self._tear(pieces[-1])
+        return super().write_many(pieces)
 
     def reached(self, step: Step) -> None:
         """Go on, or die."""
         if step is self._way and self._is_time():
+            die()
+
+    def _tear(self, piece: Piece) -> None:
+        if self._way == "torn write" and self._is_time():
+            os.pwrite(piece.descriptor, piece.buffers[0][: len(piece.buffers[0]) // 2], piece.offset)
             die()
 
     def _is_time(self) -> bool:

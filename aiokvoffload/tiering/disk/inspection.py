@@ -11,6 +11,7 @@ from pathlib import Path
 from aiokvoffload.errors import TierError
 from aiokvoffload.tiering.disk.checksum import CHECKSUM_BYTES, Checksummer
 from aiokvoffload.tiering.disk.damage import DAMAGE_ERRORS, is_damage, unreadable
+from aiokvoffload.tiering.disk.description import Description, read_description
 from aiokvoffload.tiering.disk.directory import OwnedDirectory
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES, DiskPool
 from aiokvoffload.tiering.disk.ranks import chain_of, highest_rank
@@ -18,10 +19,8 @@ from aiokvoffload.tiering.disk.rows import (
     FORMAT_VERSION,
     INDEX_NAME,
     MAX_KEY_BYTES,
-    Description,
     Row,
     connect,
-    read_description,
     read_rows,
     require_own,
 )

@@ -52,6 +52,11 @@ class DiskPool:
         """Where in its directory's file a slot begins."""
         return HEADER_BYTES + slot // self.num_stripes * self.slot_bytes
 
+    def offsets_of(self, slots: Sequence[int]) -> list[int]:
+        """The same for each of several slots."""
+        slot_bytes, num_stripes = self.slot_bytes, self.num_stripes
+        return [HEADER_BYTES + slot // num_stripes * slot_bytes for slot in slots]
+
     def file_bytes(self, stripe: int) -> int:
         """Size of one directory's file."""
         return HEADER_BYTES + -(-(self.num_slots - stripe) // self.num_stripes) * self.slot_bytes

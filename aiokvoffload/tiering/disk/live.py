@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import groupby
 from typing import TypeVar
 
 from aiokvoffload.base import ChunkViews, OffloadKey
@@ -18,10 +17,10 @@ from aiokvoffload.tiering.disk.calls import DiskCalls
 from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.io_threads import ExitCount, IoThreads
 from aiokvoffload.tiering.disk.opening import OpenedDisk
-from aiokvoffload.tiering.disk.ranks import Ranks, chain_of
+from aiokvoffload.tiering.disk.ranks import Ranks
 from aiokvoffload.tiering.disk.recovery import Recovery
 from aiokvoffload.tiering.disk.row_writer import RowChange, RowWriter
-from aiokvoffload.tiering.disk.rows import Row
+from aiokvoffload.tiering.disk.rows import ChainRun
 from aiokvoffload.tiering.disk.shelf import SharedParts, Shelf
 from aiokvoffload.tiering.disk.slot_file import SlotFile
 from aiokvoffload.tiering.disk.statistics import DiskStatistics
@@ -184,12 +183,12 @@ class LiveDisk:
         for shelf in self.shelves:
             shelf.wake()
 
-    def _adopt(self, rows: Sequence[Row]) -> None:
+    def _adopt(self, runs: Sequence[ChainRun]) -> None:
         """Rows of one store, though they come in several batches, are one chain again."""
-        for (pool_index, chain), run in groupby(rows, _pool_and_chain):
-            if chain != self._chain[0]:
-                self._chain = chain, next(self.shared.chain_numbers)
-            self.shared.counts.recovered += self.shelves[pool_index].adopt(list(run), self._chain[1])
+        for run in runs:
+            if run.chain != self._chain[0]:
+                self._chain = run.chain, next(self.shared.chain_numbers)
+            self.shelves[run.pool].adopt(run, self._chain[1])
 
     def _end_recovery(self) -> None:
         self.recovered.set()
@@ -221,10 +220,6 @@ class LiveDisk:
             except OSError as error:
                 trouble = f"{file.path} cannot be read: {error.strerror}"
         self._handover.post(partial(_settle, ending, trouble))
-
-
-def _pool_and_chain(row: Row) -> tuple[int, int]:
-    return row[0], chain_of(row[3])
 
 
 def close_opened(opened: OpenedDisk) -> None:

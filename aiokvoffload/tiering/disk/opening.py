@@ -15,10 +15,11 @@ from aiokvoffload.tiering.disk.calls import DiskCalls
 from aiokvoffload.tiering.disk.checksum import Checksummer
 from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.damage import DAMAGE_ERRORS, is_damage, unreadable
+from aiokvoffload.tiering.disk.description import Description
 from aiokvoffload.tiering.disk.directory import OwnedDirectory
 from aiokvoffload.tiering.disk.layout import DiskPool, plan_disk_pools
 from aiokvoffload.tiering.disk.ranks import highest_rank
-from aiokvoffload.tiering.disk.rows import FORMAT_VERSION, INDEX_NAME, Description, RowStore
+from aiokvoffload.tiering.disk.rows import FORMAT_VERSION, INDEX_NAME, RowStore
 from aiokvoffload.tiering.disk.slot_cache import SlotCache, spare_slots
 from aiokvoffload.tiering.disk.slot_file import SlotFile
 
@@ -66,27 +67,29 @@ def open_disk(config: DiskConfig, shape: TierShape, calls: DiskCalls) -> OpenedD
     description = Description(config.namespace, shape.chunk_bytes, shape.num_workers, len(paths))
     with contextlib.ExitStack() as undo:
         resources = undo.enter_context(contextlib.ExitStack())
+        calls.open()
+        resources.callback(calls.close)
         for path in paths:
             resources.callback(OwnedDirectory(path).release)
-        rows, caches, lost_indexes = _open_rows(paths[0], description, pools, make_policy)
+        rows, caches, last_rank, lost_indexes = _open_rows(paths[0], description, pools, make_policy)
         undo.callback(rows.close)
         storages = tuple(_open_files(paths, pool, rows.store_id, config, calls) for pool in pools)
         for storage in storages:
             for file in storage.files:
                 resources.callback(file.close)
-        opened = OpenedDisk(storages, caches, rows, rows.last_rank(), lost_indexes, resources)
+        opened = OpenedDisk(storages, caches, rows, last_rank, lost_indexes, resources)
         undo.pop_all()
         return opened
 
 
 def _open_rows(
     path: Path, description: Description, pools: Sequence[DiskPool], make_policy: PolicyMaker
-) -> tuple[RowStore, tuple[SlotCache, ...], int]:
-    """The index, the slots that have rows in it, and how many damaged ones had to be thrown away for it."""
+) -> tuple[RowStore, tuple[SlotCache, ...], int, int]:
+    """The index, the slots that have rows in it, its last rank, and how many damaged ones were thrown away for it."""
     for lost_indexes in range(2):
         store_id = _find_store_id(path / pools[0].file_name)
         try:
-            rows, caches = _read_rows(path / INDEX_NAME, description, pools, make_policy, store_id)
+            rows, caches, last_rank = _read_rows(path / INDEX_NAME, description, pools, make_policy, store_id)
         except DAMAGE_ERRORS as error:
             if not is_damage(error):
                 raise unreadable(path / INDEX_NAME, error) from error
@@ -95,7 +98,7 @@ def _open_rows(
             for name in (INDEX_NAME, f"{INDEX_NAME}-wal", f"{INDEX_NAME}-shm"):
                 (path / name).unlink(missing_ok=True)
             continue
-        return rows, caches, lost_indexes
+        return rows, caches, last_rank, lost_indexes
     raise TierError(f"{path / INDEX_NAME} is damaged, and so is a new one: the disk may be failing")
 
 
@@ -105,7 +108,7 @@ def _read_rows(
     pools: Sequence[DiskPool],
     make_policy: PolicyMaker,
     store_id: str | None,
-) -> tuple[RowStore, tuple[SlotCache, ...]]:
+) -> tuple[RowStore, tuple[SlotCache, ...], int]:
     max_slots = sum(pool.num_slots for pool in pools)
     rows = RowStore(path, description, max_slots=max_slots, now_s=int(time.time()), store_id=store_id)
     with contextlib.ExitStack() as undo:
@@ -114,9 +117,9 @@ def _read_rows(
         for pool in pools:  # spare slots must be free: a store that evicts is given others
             rows.keep_latest(pool.index, pool.num_slots - spare_slots(pool.num_slots))
         caches = tuple(_read_slots(rows, pool, make_policy) for pool in pools)
-        rows.last_rank()  # here, where damage is still forgiven
+        last_rank = rows.last_rank()  # here, where damage is still forgiven
         undo.pop_all()
-    return rows, caches
+    return rows, caches, last_rank
 
 
 def _find_store_id(path: Path) -> str | None:

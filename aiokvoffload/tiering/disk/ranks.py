@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable
 
-_POSITION_BITS = 20
+POSITION_BITS = 20
+"""Of a rank, for the place in its chain."""
 _YEAR_MS = 366 * 86_400_000
 
 
@@ -26,16 +27,16 @@ class Ranks:
     def take(self, count: int) -> range:
         """Ranks for so many keys of a chain, head first."""
         self._last = max(self._last + 1, self._now_ns() // 1_000_000)
-        first = self._last << _POSITION_BITS
-        self._last += count >> _POSITION_BITS
+        first = self._last << POSITION_BITS
+        self._last += count >> POSITION_BITS
         return range(first, first + count)
 
 
 def highest_rank() -> int:
     """What no rank can exceed unless a clock was wrong by a year."""
-    return (time.time_ns() // 1_000_000 + _YEAR_MS) << _POSITION_BITS
+    return (time.time_ns() // 1_000_000 + _YEAR_MS) << POSITION_BITS
 
 
 def chain_of(rank: int) -> int:
     """The number of the chain that a rank belongs to: milliseconds since 1970, or a little more."""
-    return rank >> _POSITION_BITS
+    return rank >> POSITION_BITS

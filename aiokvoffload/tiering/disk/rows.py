@@ -7,12 +7,10 @@ checksums tell.
 """
 
 import contextlib
-import json
 import os
 import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter, lt
@@ -23,8 +21,10 @@ from aiokvoffload.base import OffloadKey
 from aiokvoffload.cache.chains import group_suffix
 from aiokvoffload.errors import TierError
 from aiokvoffload.tiering.disk.damage import DAMAGE_ERRORS, is_damage, unreadable
+from aiokvoffload.tiering.disk.description import Description, read_description
 from aiokvoffload.tiering.disk.directory import FILE_MODE
 from aiokvoffload.tiering.disk.layout import DiskPool
+from aiokvoffload.tiering.disk.ranks import POSITION_BITS
 
 INDEX_NAME = "index.sqlite3"
 FORMAT_VERSION = 1
@@ -36,8 +36,6 @@ _PAGE_BYTES = 4096
 _WAL_PAGES = 8000
 """After so many the log is copied into the file and both are synchronized, for which all commits wait."""
 _STATEMENT_ROWS = 64
-_MOST = 1 << 40
-"""What no size, count or time in a description reaches."""
 _SCHEMA = """
 CREATE TABLE store (description TEXT NOT NULL, store_id TEXT NOT NULL, created_s INTEGER NOT NULL);
 CREATE TABLE chunks (
@@ -61,59 +59,18 @@ class Row(NamedTuple):
     checksum: bytes
 
 
+class ChainRun(NamedTuple):
+    """Rows of one chain that lie in one pool, or some of them, head first; `chain` is its number among ranks."""
+
+    pool: int
+    chain: int
+    keys: Sequence[OffloadKey]
+    slots: Sequence[int]
+    checksums: Sequence[bytes]
+
+
 class ForeignIndexError(TierError):
     """Raised when an index belongs to something else, or to another version of this library."""
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What a directory must agree about with whoever opens it; the order of fields is that of the messages.
-
-    Attributes:
-        namespace: as configured.
-        chunk_bytes: payload of a chunk of each group on one worker.
-        num_workers: rows of a slot.
-        num_directories: over which chunks are striped.
-    """
-
-    namespace: str
-    chunk_bytes: tuple[int, ...]
-    num_workers: int
-    num_directories: int
-
-    @classmethod
-    def from_json(cls, text: str) -> "Description":
-        """What `to_json` has written.
-
-        Raises:
-            KeyError: it is something else.
-            TypeError: likewise.
-            ValueError: likewise.
-        """
-        fields = json.loads(text)
-        found = cls(**fields | {"chunk_bytes": tuple(fields["chunk_bytes"])})
-        numbers = (*found.chunk_bytes, found.num_workers, found.num_directories)
-        if not found.chunk_bytes or not all(type(number) is int and 0 < number < _MOST for number in numbers):
-            raise ValueError(f"sizes and counts that cannot be: {numbers}")
-        if not found.namespace.encode():  # which also refuses what is no text
-            raise ValueError("no namespace")
-        return found
-
-    def to_json(self) -> str:
-        """As it is kept in the index."""
-        return json.dumps(asdict(self))
-
-    def require(self, wanted: "Description", path: Path) -> None:
-        """Check that an index described so serves who wants another one (fault 7).
-
-        Raises:
-            TierError: it does not; the message names what differs.
-        """
-        for name in self.__slots__:
-            if (here := getattr(self, name)) != (asked := getattr(wanted, name)):
-                raise TierError(
-                    f"{path} was filled with {name} {here!r}, not {asked!r}: name another directory for that"
-                )
 
 
 class RowStore:
@@ -262,20 +219,16 @@ def read_rows(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[
         yield list(map(Row._make, rows))
 
 
-def read_description(connection: sqlite3.Connection) -> tuple[Description, str, int]:
-    """What the index says about itself: its description, its name, and when it was made.
-
-    Raises:
-        sqlite3.DatabaseError: it says nothing that makes sense.
-    """
-    row = connection.execute("SELECT description, store_id, created_s FROM store").fetchone()
-    try:
-        description, store_id, created_s = Description.from_json(row[0]), str(row[1]), int(row[2])
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise sqlite3.DatabaseError(f"the index does not describe itself: {error!r}") from error
-    if not 0 <= created_s < _MOST:
-        raise sqlite3.DatabaseError(f"the index says that it was made at {created_s}")
-    return description, store_id, created_s
+def read_runs(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[ChainRun]]:
+    """The same rows, which make sense, as runs."""
+    cursor = connection.execute(
+        f"SELECT pool, rank >> {POSITION_BITS}, key, slot, checksum FROM chunks ORDER BY rank"  # noqa: S608
+    )
+    while rows := cursor.fetchmany(batch_rows):
+        yield [
+            ChainRun(pool, chain_number, *list(zip(*run, strict=True))[2:])
+            for (pool, chain_number), run in groupby(rows, itemgetter(0, 1))
+        ]
 
 
 def require_own(connection: sqlite3.Connection, path: Path) -> None:
@@ -318,7 +271,7 @@ def _delete(connection: sqlite3.Connection, pools_and_slots: Sequence[tuple[int,
 
 
 def _increase(slots: Sequence[int]) -> bool:
-    return all(isinstance(slot, int) for slot in slots) and all(map(lt, slots, slots[1:]))
+    return set(map(type, slots)) <= {int} and all(map(lt, slots, slots[1:]))
 
 
 def _of_pool(pool: DiskPool) -> str:

@@ -18,7 +18,7 @@ from aiokvoffload.tiering.disk.batches import LoadBatch, PoolStorage, StoreBatch
 from aiokvoffload.tiering.disk.io_threads import IoThreads
 from aiokvoffload.tiering.disk.ranks import Ranks
 from aiokvoffload.tiering.disk.row_writer import RowChange, RowWriter
-from aiokvoffload.tiering.disk.rows import Row
+from aiokvoffload.tiering.disk.rows import ChainRun, Row
 from aiokvoffload.tiering.disk.slot_cache import SlotCache
 from aiokvoffload.tiering.disk.statistics import DiskCounts
 
@@ -143,25 +143,16 @@ class Shelf:
         self._is_over = True
         self.wake()
 
-    def adopt(self, rows: Sequence[Row], chain_number: int) -> int:
-        """Make rows of one chain of an earlier run readable, head first; returns how many can be."""
-        cache = self.cache
-        by_key = {row.key: row for row in rows}
-        absent = cache.absent(list(by_key))
-        sound = [by_key[key] for key in absent]
-        if not cache.are_unread([row.slot for row in sound]):
-            sound = [row for row in sound if row.slot in cache.unread]
-        if sound:
-            keys, slots = [row.key for row in sound], [row.slot for row in sound]
-            cache.adopt(keys, slots, chain_number)
-            cache.set_checksums(slots, [row.checksum for row in sound])
-            self._shared.events.stored(keys)
-        return len(sound)
+    def adopt(self, run: ChainRun, chain_number: int) -> None:
+        """Make rows of one chain of an earlier run readable."""
+        keys = self.cache.adopt(run, chain_number)
+        self._shared.events.stored(keys)
+        self._shared.counts.recovered += len(keys)
 
     def retire_unread(self, count: int) -> bool:
         """Have rows deleted of slots that nobody has claimed; returns whether there are more."""
         self._retire(self.cache.retire_unread(count))
-        return bool(self.cache.unread)
+        return self.cache.unread_count > 0
 
     def check_integrity(self) -> None:
         """Check that slots add up, and are held by exactly the calls under way (I7).
@@ -274,7 +265,7 @@ class Shelf:
     def _begin_load(self, held: Held, views: Sequence[ChunkViews]) -> tuple[LoadBatch, "asyncio.Future[None]"]:
         shared = self._shared
         self._reads.append(held)
-        expected = list(map(self.cache.checksum, held.slots)) if shared.verify else None
+        expected = self.cache.checksums(held.slots) if shared.verify else None
         batch = LoadBatch(self._storage, held.slots, held.keys, views, expected=expected)
         ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         end = partial(self._end_load, batch, held, ending, self._epoch)

@@ -8,11 +8,15 @@ the thread that writes the rows. So is, after a restart, one whose row has not b
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import NamedTuple
 
+import numpy as np
+
 from aiokvoffload.base import CachePolicy, OffloadKey, Residents
 from aiokvoffload.cache.chunk_cache import ChunkCache
 from aiokvoffload.cache.pool import Held
 from aiokvoffload.tiering.disk.checksum import CHECKSUM_BYTES
+from aiokvoffload.tiering.disk.rows import ChainRun
 
+_CHECKSUM = np.dtype(f"V{CHECKSUM_BYTES}")
 MAX_SPARE_SLOTS = 256
 
 
@@ -40,32 +44,34 @@ class SlotCache(ChunkCache):
 
     Attributes:
         spare: slots that are kept free, or on their way to it.
-        unread: slots whose rows have not been read yet, as a dictionary without values.
     """
 
-    __slots__ = ("_checksums", "_retiring", "spare", "unread")
+    __slots__ = ("_checksums", "_retiring", "spare")
 
     def __init__(self, num_slots: int, make_policy: Callable[[Residents], CachePolicy]) -> None:
         super().__init__(num_slots, make_policy)
         self.spare = spare_slots(num_slots)
-        self.unread: dict[int, None] = {}
         self._retiring: set[int] = set()
-        self._checksums = bytearray(num_slots * CHECKSUM_BYTES)
+        self._checksums = np.zeros(num_slots, _CHECKSUM)
 
     @property
     def retiring_count(self) -> int:
         """Slots whose rows are still to be deleted."""
         return len(self._retiring)
 
-    def checksum(self, slot: int) -> bytes:
-        """Of what a slot holds."""
-        return bytes(self._checksums[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES])
+    @property
+    def unread_count(self) -> int:
+        """Slots whose rows are still to be read."""
+        return len(self.pool.held_back)
+
+    def checksums(self, slots: Sequence[int]) -> list[bytes]:
+        """Of what slots hold."""
+        found: list[bytes] = self._checksums[list(slots)].tolist()
+        return found
 
     def set_checksums(self, slots: Sequence[int], checksums: Sequence[bytes]) -> None:
         """Note the checksums of what slots hold."""
-        kept = self._checksums
-        for slot, checksum in zip(slots, checksums, strict=True):
-            kept[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES] = checksum
+        self._checksums[list(slots)] = np.frombuffer(b"".join(checksums), _CHECKSUM)
 
     def reserve(self, chain: Sequence[OffloadKey], protected: Set[OffloadKey], chain_number: int) -> Reserved | None:
         """Reserve free slots for a leading part of `chain`, no more than there are, and evict as many keys as it takes.
@@ -78,7 +84,7 @@ class SlotCache(ChunkCache):
         Returns:
             The reservation, or `None` if nothing can leave, and nothing has changed (I6).
         """
-        room = max(0, self.pool.capacity - self.spare - len(self.pool.index) - len(self.unread))
+        room = max(0, self.pool.capacity - self.spare - len(self.pool.index) - self.unread_count)
         admission = self._policy.admit(chain[: self.pool.free.count], room, protected, chain_number)
         if admission is None:
             return None
@@ -107,26 +113,27 @@ class SlotCache(ChunkCache):
 
     def hold_unread(self, slots: Sequence[int]) -> None:
         """These free slots have rows from an earlier run; before anything else happens to them."""
-        self.pool.quarantine(slots)
-        self.unread.update(dict.fromkeys(slots))
+        self.pool.hold_back(slots)
 
-    def are_unread(self, slots: Sequence[int]) -> bool:
-        """Whether the rows of all these slots have still to be read."""
-        return self.unread.keys() >= set(slots)
+    def adopt(self, run: ChainRun, chain_number: int) -> Sequence[OffloadKey]:
+        """What rows of an earlier run say is readable, as the continuation of a chain, but for keys that have slots.
 
-    def adopt(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain_number: int) -> None:
-        """Absent keys are readable in unread slots, as the continuation of a chain, head first."""
-        self.pool.adopt(keys, slots)
-        unread = self.unread
-        for slot in slots:
-            del unread[slot]
-        self._policy.place(keys, slots, chain_number)
+        Returns:
+            The keys that became readable, head first.
+        """
+        if not self._is_sound(run):
+            run = self._sound_part(run)
+        if run.keys:
+            self.pool.adopt(run.keys, run.slots)
+            self.set_checksums(run.slots, run.checksums)
+            self._policy.place(run.keys, run.slots, chain_number)
+        return run.keys
 
     def retire_unread(self, count: int) -> Sequence[int]:
         """So many unread slots, or what there are, are retiring now."""
-        slots = [self.unread.popitem()[0] for _ in range(min(count, len(self.unread)))]
-        self._retiring.update(slots)
-        return slots
+        held = self.pool.claim(count)
+        self._retiring.update(held.slots)
+        return held.slots
 
     def check_integrity(self, reads: Iterable[Held], writes: Iterable[Held]) -> None:
         """Check as any cache is checked, with the holds of those who write and read rows.
@@ -134,10 +141,29 @@ class SlotCache(ChunkCache):
         Raises:
             InternalError: it does not hold.
         """
-        super().check_integrity([*reads, Held([*self._retiring, *self.unread], ())], writes)
+        super().check_integrity([*reads, Held([*self._retiring], ())], writes)
 
     def __repr__(self) -> str:
-        return f"SlotCache({self.pool!r}, {self.retiring_count} retiring, {len(self.unread)} unread, {self._policy!r})"
+        return f"SlotCache({self.pool!r}, {self.retiring_count} retiring, {self.unread_count} unread, {self._policy!r})"
+
+    def _is_sound(self, run: ChainRun) -> bool:
+        """Whether all keys of a run can be adopted, as nearly always."""
+        count, slots = len(run.keys), run.slots
+        return (
+            len(set(run.keys)) == len(set(slots)) == count
+            and self.pool.held_back.are_all(slots)
+            and self.pool.index.has_none_of(run.keys)
+        )
+
+    def _sound_part(self, run: ChainRun) -> ChainRun:
+        """The rows that can be adopted; of several for one key or slot, the last."""
+        rows = dict(zip(run.slots, zip(run.keys, run.checksums, strict=True), strict=True))
+        found = {
+            key: (slot, checksum) for slot, (key, checksum) in rows.items() if self.pool.held_back.are_all((slot,))
+        }
+        keys = self.absent(list(found))
+        slots, checksums = [found[key][0] for key in keys], [found[key][1] for key in keys]
+        return ChainRun(run.pool, run.chain, keys, slots, checksums)
 
     def _retire(self, keys: Sequence[OffloadKey]) -> Held:
         if not keys:

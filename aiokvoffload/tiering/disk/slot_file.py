@@ -38,26 +38,27 @@ class SlotFile:
         calls: how it is read and written.
 
     Attributes:
+        descriptor: of the open file.
         is_direct: whether the page cache is bypassed.
 
     Raises:
         TierError: it cannot be opened, there is no room for it, or it is another tier's.
     """
 
-    __slots__ = ("_calls", "_descriptor", "is_direct", "path")
+    __slots__ = ("_calls", "descriptor", "is_direct", "path")
 
     def __init__(self, path: Path, size_bytes: int, identity: str, calls: DiskCalls) -> None:
         self.path, self._calls = path, calls
         is_new = not path.exists()
         header = identity.encode().ljust(PAGE_BYTES, b"\0")
         try:
-            self._descriptor, self.is_direct = _open_probed(path, header, calls)
+            self.descriptor, self.is_direct = _open_probed(path, header, calls)
         except OSError as error:
             raise TierError(f"{path} cannot be written: {error.strerror}") from error
         try:
-            if os.fstat(self._descriptor).st_size > size_bytes:
-                os.ftruncate(self._descriptor, size_bytes)
-            calls.allocate(self._descriptor, size_bytes)
+            if os.fstat(self.descriptor).st_size > size_bytes:
+                os.ftruncate(self.descriptor, size_bytes)
+            calls.allocate(self.descriptor, size_bytes)
         except OSError as error:
             self.close()
             if is_new:
@@ -73,8 +74,8 @@ class SlotFile:
             TruncatedError: the file ends before.
             OSError: the device fails.
         """
-        if not _is_done(self._calls.read, self._descriptor, views, offset):
-            self._detour(views, partial(_read, self._calls, self._descriptor, offset))
+        if not _is_done(self._calls.read, self.descriptor, views, offset):
+            self._detour(views, partial(_read, self._calls, self.descriptor, offset))
 
     def write(self, views: Sequence[memoryview], offset: int) -> None:
         """Write buffers as padded rows, one after the other.
@@ -82,8 +83,8 @@ class SlotFile:
         Raises:
             OSError: the device fails, or is full.
         """
-        if not _is_done(self._calls.write, self._descriptor, views, offset):
-            self._detour(views, partial(_write, self._calls, self._descriptor, offset))
+        if not _is_done(self._calls.write, self.descriptor, views, offset):
+            self._detour(views, partial(_write, self._calls, self.descriptor, offset))
 
     def _detour(self, views: Sequence[memoryview], transfer: "Callable[[_Rows], None]") -> None:
         try:
@@ -104,7 +105,7 @@ class SlotFile:
 
     def close(self) -> None:
         """Close it."""
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
     def __repr__(self) -> str:
         return f"SlotFile({self.path}, {'direct' if self.is_direct else 'buffered'})"

@@ -19,7 +19,7 @@ from aiokvoffload.cache.event_log import EventLog
 from aiokvoffload.errors import AbandonedError, ArgumentError, ClosedError, TierError
 from aiokvoffload.tiering.arguments import TierArguments
 from aiokvoffload.tiering.disk.blocking import in_thread
-from aiokvoffload.tiering.disk.calls import DiskCalls
+from aiokvoffload.tiering.disk.calls import DiskCalls, QueuedCalls
 from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.live import LiveDisk, close_opened
 from aiokvoffload.tiering.disk.opening import open_disk
@@ -47,7 +47,7 @@ class DiskTier(SecondaryTier):
 
     def __init__(self, config: DiskConfig, shape: TierShape, *, calls: DiskCalls | None = None) -> None:
         self.name = config.name
-        self._config, self._shape, self._calls = config, shape, calls or DiskCalls()
+        self._config, self._shape, self._calls = config, shape, calls or QueuedCalls()
         self._arguments = TierArguments(shape.chunk_bytes, shape.num_workers)
         self._events = EventLog(
             self.medium, self.name, num_groups=len(shape.chunk_bytes), max_events=config.max_pending_events

@@ -18,7 +18,7 @@ from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES
 from aiokvoffload.tiering.disk.ranks import Ranks
 from aiokvoffload.tiering.disk.recovery import BATCH_ROWS
-from aiokvoffload.tiering.disk.rows import Row, read_rows
+from aiokvoffload.tiering.disk.rows import ChainRun, read_runs
 from aiokvoffload.tiering.disk.tier import DiskTier
 from tests.tiering.disk.calls import ScriptedCalls
 from tests.tiering.disk.rig import CHUNK_BYTES, DiskRig, disk_rig
@@ -30,13 +30,13 @@ def hold_reading(monkeypatch: pytest.MonkeyPatch, *, after_batches: int) -> thre
     """Rows of an earlier run are read up to so many batches, and no further until the event is set."""
     gate = threading.Event()
 
-    def read_rows_slowly(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[Row]]:
-        for index, rows in enumerate(read_rows(connection, batch_rows)):
+    def read_runs_slowly(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[ChainRun]]:
+        for index, runs in enumerate(read_runs(connection, batch_rows)):
             if index == after_batches:
                 gate.wait()
-            yield rows
+            yield runs
 
-    monkeypatch.setattr(recovery, "read_rows", read_rows_slowly)
+    monkeypatch.setattr(recovery, "read_runs", read_runs_slowly)
     return gate
 
 

@@ -3,6 +3,7 @@
 from aiokvoffload.cache.policies.lru import LRUPolicy
 from aiokvoffload.cache.pool import Held
 from aiokvoffload.testing.tier import tier_keys
+from aiokvoffload.tiering.disk.rows import ChainRun
 from aiokvoffload.tiering.disk.slot_cache import Reserved, SlotCache
 
 
@@ -51,10 +52,24 @@ def test_unread_slots_count_as_taken_until_they_are_adopted_or_given_up() -> Non
     cache = SlotCache(8, LRUPolicy)
     cache.hold_unread([1, 2, 5])
     assert cache.pool.free.count == 5
-    cache.adopt(tier_keys(1, 2), [5, 1], 0)
+    cache.adopt(ChainRun(0, 0, tier_keys(1, 2), [5, 1], [b"a" * 16, b"b" * 16]), 0)
+    assert cache.checksums([1, 5]) == [b"b" * 16, b"a" * 16]
     assert cache.pool.index.get(tier_keys(1)[0]) == 5
     assert cache.retire_unread(10) == [2]
     cache.check_integrity([], [])
     cache.free([2])
     assert cache.pool.free.count == 6
+    cache.check_integrity([], [])
+
+
+def test_of_a_run_only_what_is_absent_and_in_an_unread_slot_is_adopted() -> None:
+    """I4: a key may have been stored anew meanwhile, and a damaged index may name a slot or a key twice."""
+    cache = SlotCache(40, LRUPolicy)
+    cache.hold_unread([1, 2, 3, 4])
+    store(cache, 7, chain=0)
+    keys, slots = tier_keys(5, 7, 6, 6, 8, 9), [1, 2, 3, 4, 1, 30]
+    run = ChainRun(0, 0, keys, slots, [bytes([number] * 16) for number in range(6)])
+    assert cache.adopt(run, 1) == tier_keys(8, 6)
+    assert cache.checksums([1, 4]) == [bytes([4] * 16), bytes([3] * 16)]
+    assert cache.unread_count == 2
     cache.check_integrity([], [])
