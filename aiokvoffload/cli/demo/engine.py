@@ -104,7 +104,8 @@ class Engine:
         device: where the model runs; by default the service's.
 
     Raises:
-        ArgumentError: a piece is not whole blocks, or there is neither service nor device.
+        ArgumentError: a piece is not whole blocks, decode steps have no fixed width though it is to be exact, or there
+            is neither service nor device.
     """
 
     def __init__(
@@ -118,6 +119,11 @@ class Engine:
         if config.piece_tokens % model.block_tokens:
             raise ArgumentError(
                 f"piece_tokens must be a multiple of a block's {model.block_tokens}, got {config.piece_tokens}"
+            )
+        if config.exact and (model.decode_rows or 0) < config.max_rows:
+            raise ArgumentError(
+                f"with exact, the model's decode_rows must be at least max_rows = {config.max_rows}, "
+                f"got {model.decode_rows}"
             )
         if device is None:
             if offload is None:

@@ -40,13 +40,16 @@ class PagedModel:
         num_blocks: blocks of KV memory.
         block_tokens: tokens of a block.
         decode_rows: if given, a decode step always computes so many rows, and each row attends by itself.
+
+    Attributes:
+        block_tokens, num_blocks, decode_rows: as given.
     """
 
     def __init__(self, model: Any, *, num_blocks: int, block_tokens: int, decode_rows: int | None = None) -> None:
         model.set_attn_implementation(_ATTENTION)
         self.block_tokens = block_tokens
         self.num_blocks = num_blocks
-        self._decode_rows = decode_rows
+        self.decode_rows = decode_rows
         self._body, self._head = model.base_model, model.get_output_embeddings()
         self._device: torch.device = model.device
         config = model.config
@@ -104,7 +107,7 @@ class PagedModel:
     @torch.inference_mode()
     def decode(self, rows: Sequence[Row]) -> list[int]:
         """Compute the last token of each row; returns the tokens that follow."""
-        width = len(rows) if self._decode_rows is None else self._decode_rows
+        width = len(rows) if self.decode_rows is None else self.decode_rows
         tokens = torch.tensor([row.token for row in rows] + [0] * (width - len(rows)))
         positions = torch.tensor([row.position for row in rows] + [0] * (width - len(rows)))
         longest = max(row.position for row in rows) // self.block_tokens + 1
@@ -113,7 +116,7 @@ class PagedModel:
             count = row.position // self.block_tokens + 1
             table_row[:count] = torch.tensor(row.block_ids[:count])
         real = positions[: len(rows)]
-        kind = _DecodeTogether if self._decode_rows is None else _DecodeEach
+        kind = _DecodeTogether if self.decode_rows is None else _DecodeEach
         step = kind(
             self._pages,
             write_ids=self._to_device(table[torch.arange(len(rows)), real // self.block_tokens]),

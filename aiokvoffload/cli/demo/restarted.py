@@ -32,7 +32,7 @@ class RestartedFigures:
 
 async def serve_again(job: Job) -> RestartedFigures:
     """Ask each prompt of `job` with its tokens nowhere but on disk."""
-    checkpoint = await load_model(job.model, job.device)
+    checkpoint = await load_model(job.model, job.device, with_text=False)
     model = await place(checkpoint, job.sizes)
     answers: list[Answer] = []
     storage, namespace = storage_of(model, job.sizes, Path(job.directory)), job.sizes.namespace(checkpoint)

@@ -59,11 +59,20 @@ def use_cores() -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))
 
 
-async def load_model(name: str, device_name: str) -> Checkpoint:
-    """The model of that name, on that kind of device; on a thread, since it takes long."""
+async def load_model(name: str, device_name: str, *, with_text: bool = True) -> Checkpoint:
+    """The model of that name, on that kind of device; on a thread, since it takes long.
+
+    Args:
+        name: of the model.
+        device_name: as `open_device` wants it.
+        with_text: whether text will be made into tokens or back.
+    """
     device = open_device(device_name)
     try:
-        return await asyncio.to_thread(load_checkpoint, name, device.torch_device)
+        checkpoint = await asyncio.to_thread(load_checkpoint, name, device.torch_device)
+        if with_text:
+            await asyncio.to_thread(checkpoint.text.prepare)
+        return checkpoint
     finally:
         device.close()
 

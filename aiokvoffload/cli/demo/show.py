@@ -38,6 +38,7 @@ from aiokvoffload.errors import ConfigError, InternalError
 from aiokvoffload.service.results import ServiceStatistics
 
 CPU_PIECE_TOKENS, GPU_PIECE_TOKENS = 64, 512
+PROBE_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,7 @@ class _Demo:
     async def run_restarted(self, directory: Path) -> RestartedFigures:
         self.stages.begin("from disk, in a new process")
         options = self.options
-        job = Job(options.model, options.device, str(directory), self.sizes, self._prompts(), options.answer_tokens)
+        job = Job(options.model, options.device, str(directory), self.sizes, self._prompts(), self._probe_tokens)
         figures = await run_in_new_process(job)
         for _ in PROBES:
             self.stages.advance()
@@ -178,7 +179,8 @@ class _Demo:
     async def _converse_one(self, engine: Engine, number: int) -> list[Answer]:
         chat, answers = Chat(document_of(number)), []
         for turn in range(self.options.turns):
-            answers.append(await self._ask(engine, self.checkpoint.text.encode(chat.ask(question(number, turn)))))
+            prompt = self.checkpoint.text.encode(chat.ask(question(number, turn)))
+            answers.append(await self._ask(engine, prompt, self.options.answer_tokens))
             chat.answer(self.checkpoint.text.decode(answers[-1].tokens))
         return answers
 
@@ -186,12 +188,16 @@ class _Demo:
         answers = []
         for prompt in self._prompts():
             prepare()
-            answers.append(await self._ask(engine, prompt))
+            answers.append(await self._ask(engine, prompt, self._probe_tokens))
         return answers
 
-    async def _ask(self, engine: Engine, prompt: Sequence[int]) -> Answer:
-        stop = self.checkpoint.text.stop
-        answer = await ask(engine, prompt, max_tokens=self.options.answer_tokens, stop=stop)
+    @property
+    def _probe_tokens(self) -> int:
+        """Enough to compare; it is the first one that is timed."""
+        return min(PROBE_TOKENS, self.options.answer_tokens)
+
+    async def _ask(self, engine: Engine, prompt: Sequence[int], max_tokens: int) -> Answer:
+        answer = await ask(engine, prompt, max_tokens=max_tokens, stop=self.checkpoint.text.stop)
         self.stages.advance()
         return answer
 

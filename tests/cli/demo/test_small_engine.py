@@ -179,6 +179,10 @@ async def test_what_cannot_be_served_is_refused_at_once(host: Device) -> None:
                 engine.generate([1], max_tokens=1)
     with pytest.raises(ArgumentError, match="multiple of a block's 8, got 12"):
         Engine(await paged(10), EngineConfig(piece_tokens=12), device=host)
+    with pytest.raises(ArgumentError, match="decode_rows must be at least max_rows = 8, got 4"):
+        Engine(await paged(10), EngineConfig(piece_tokens=PIECE_TOKENS), device=host)
+    with pytest.raises(ArgumentError, match="device must be given"):
+        Engine(await paged(10), CONFIG)
 
 
 async def test_leaving_the_engine_aborts_what_is_open_and_says_so(host: Device) -> None:

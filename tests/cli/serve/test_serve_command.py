@@ -1,0 +1,67 @@
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from aiokvoffload.cli.app import app
+
+COMMAND = [sys.executable, "-m", "aiokvoffload", "serve", "--model", "random", "--device", "host"]
+
+
+def test_the_command_serves_on_loopback_until_it_is_interrupted(tmp_path: Path) -> None:
+    disk = ["--disk-dir", str(tmp_path), "--disk-bytes", "16MiB"]
+    command = [*COMMAND, "--port", "0", "--cpu-bytes", "16MiB", *disk]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        assert line.startswith("serving random at http://127.0.0.1:")
+        url = line.split()[-1]
+        body = json.dumps({"model": "random", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3})
+        with urllib.request.urlopen(f"{url}/chat/completions", body.encode(), timeout=30) as response:  # noqa: S310
+            assert json.load(response)["usage"]["completion_tokens"] == 3
+        server.send_signal(signal.SIGINT)
+        _, errors = server.communicate(timeout=30)
+    assert (server.returncode, errors) == (130, "aiokvoffload: interrupted\n")
+
+
+def test_an_address_in_use_is_one_line_and_status_2() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = subprocess.run([*COMMAND, "--port", port], capture_output=True, text=True, check=False)  # noqa: S603
+    assert result.returncode == 2
+    assert result.stderr.startswith(
+        f"aiokvoffload: --host 127.0.0.1 --port {port} cannot be listened on: Address already"
+    )
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", [["--disk-bytes", "1GiB"], ["--disk-dir", "somewhere"]])
+def test_a_disk_needs_a_directory_and_a_size(option: list[str]) -> None:
+    code = (
+        f"import sys; sys.argv[1:] = {['serve', *option]!r}; from aiokvoffload.cli.main import main; sys.exit(main())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert result.returncode == 2
+    assert result.stderr == "aiokvoffload: --disk-dir and --disk-bytes belong together: where, and how much\n"
+
+
+def test_without_the_extra_the_command_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['uvicorn'] = None; sys.argv[1:] = ['serve', '--model', 'random'];"
+        "from aiokvoffload.cli.main import main; sys.exit(main())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert result.returncode == 2
+    assert result.stderr == "aiokvoffload: uvicorn is missing: pip install 'aiokvoffload[serve]'\n"
+
+
+def test_a_port_out_of_range_is_a_usage_error() -> None:
+    result = CliRunner().invoke(app, ["serve", "--port", "70000"])
+    assert result.exit_code == 2
+    assert "--port" in result.stderr
