@@ -45,6 +45,7 @@ def bench_serve_command(
     storing_prompts: Annotated[
         int | None, typer.Option(min=0, help="Prompts with and without storing.", show_default="12 on cuda, else 4")
     ] = None,
+    eager: Annotated[bool, typer.Option("--eager", help="Decode without CUDA graphs.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure every figure once.")] = False,
     json_file: JsonFile = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the times over the lengths.")] = None,
@@ -72,6 +73,7 @@ def bench_serve_command(
             storing_prompts=(12 if on_cuda else 4) if storing_prompts is None else storing_prompts,
             storing_tokens=2048 if on_cuda else 256,
             ceiling_bytes=(256 if on_cuda else 16) << 20,
+            eager=eager or not on_cuda,
         )
         bench = import_demo("aiokvoffload.cli.serve_bench.measure")
         report = import_demo("aiokvoffload.cli.serve_bench.report")

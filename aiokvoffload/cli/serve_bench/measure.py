@@ -4,6 +4,7 @@ import asyncio
 import gc
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Protocol
@@ -75,9 +76,13 @@ class _Run:
         options = self._options
         plain = await self._measure_plain()
         # The pages replace the model's attention, so plain Hugging Face had to come first.
-        model = await asyncio.to_thread(
-            lambda: PagedModel(self._checkpoint.model, num_blocks=options.gpu_blocks, block_tokens=options.block_tokens)
+        make = partial(
+            PagedModel,
+            num_blocks=options.gpu_blocks,
+            block_tokens=options.block_tokens,
+            decode_graphs=not options.eager,
         )
+        model = await asyncio.to_thread(make, self._checkpoint.model)
         stage = Stage(options, self._device, model, self._prompts)
         ceiling_gbps = await self._measure_ceiling()
         lengths = await self._measure_lengths(stage, plain)
@@ -197,7 +202,7 @@ class TierHits:
         self._tier, self._prompt = tier, prompt
 
     async def measure(self, repeater: Repeater[Asked]) -> list[HitFigure]:
-        """The prompt itself is the last that is a hit nowhere. What brings little new to the tier comes first after it."""
+        """The prompt itself is the last that is a hit nowhere; what brings little new to the tier comes first then."""
         asked: dict[int, list[Asked]] = {0: []}
         if self._tier == "cpu" and repeater.times > 1:
             asked[0] += await repeater.once_less().all(lambda: self._ask(self._stage.prompts.fresh(len(self._prompt))))

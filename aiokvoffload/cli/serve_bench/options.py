@@ -32,6 +32,7 @@ class ServeBenchOptions:
         storing_prompts: prompts at a time when throughput with and without storing is measured; 0 leaves that out.
         storing_tokens: of each of these.
         ceiling_bytes: of one contiguous copy.
+        eager: launch decode steps operation by operation, without CUDA graphs.
 
     Raises:
         ArgumentError: a number is out of its range, or lengths are not whole blocks in ascending order.
@@ -43,7 +44,7 @@ class ServeBenchOptions:
     block_tokens: int = 16
     piece_tokens: int = 4096
     repeat: int = 3
-    patience_s: float = 4.5
+    patience_s: float = 6.0
     cpu_bytes: int | None = None
     disk_dir: Path | None = None
     disk_max_tokens: int = 16_384
@@ -53,6 +54,7 @@ class ServeBenchOptions:
     storing_prompts: int = 12
     storing_tokens: int = 2048
     ceiling_bytes: int = 256 << 20
+    eager: bool = False
 
     def __post_init__(self) -> None:
         lengths = self.prompt_tokens

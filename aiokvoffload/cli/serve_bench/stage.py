@@ -149,7 +149,7 @@ async def settle(offload: OffloadingService) -> None:
     Raises:
         TierError: a tier did not take what it was to keep.
     """
-    while _is_busy(offload):
+    while _is_busy(offload):  # noqa: ASYNC110 - nobody tells when a disk has written everything
         await asyncio.sleep(IDLE_PERIOD_S)
     for tier in offload.statistics().tiers:
         if not tier.storing or tier.dropped or tier.refused or tier.failed_stores:

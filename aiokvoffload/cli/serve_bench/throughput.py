@@ -111,6 +111,7 @@ async def _tokens_per_s(stage: Stage, offload: OffloadingService | None) -> floa
     options = stage.options
     prompts = [stage.prompts.fresh(options.storing_tokens) for _ in range(options.storing_prompts)]
     async with stage.engine(offload) as engine:
+        await ask(engine, stage.prompts.fresh(options.storing_tokens))  # a thread of its own makes plans of its own
         began_s = time.perf_counter()
         await asyncio.gather(*(ask(engine, prompt, max_tokens=STORING_ANSWER_TOKENS) for prompt in prompts))
         seconds = time.perf_counter() - began_s
