@@ -140,6 +140,21 @@ class PagedModel:
         tokens: list[int] = chosen.tolist()
         return tokens[: len(rows)]
 
+    @torch.inference_mode()
+    def prepare_decode(self, rows: int, *, first_tokens: int, last_tokens: int) -> None:
+        """Make the graphs that steps of so many rows need while their sequences grow; else it is done on the way.
+
+        Args:
+            rows: of a step.
+            first_tokens: of the longest sequence, when it begins to grow.
+            last_tokens: when it ends.
+        """
+        if self._graphs is None:
+            return
+        blocks = range(first_tokens // self.block_tokens, last_tokens // self.block_tokens + 2)
+        for size in sorted({size for each in blocks if (size := graph_size(rows, each)) is not None}):
+            self._graphs.run(self._decode_inputs([], size))
+
     def _decode_inputs(self, rows: Sequence[Row], size: Size) -> torch.Tensor:
         """For each row its token, its position, block and offset to write to, and its blocks, padded."""
         inputs = np.full((size.rows, _FIELDS + size.blocks), self.num_blocks)

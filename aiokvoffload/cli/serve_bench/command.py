@@ -10,6 +10,7 @@ from aiokvoffload.cli.demo.command import import_demo, stages
 from aiokvoffload.cli.plotting import import_matplotlib
 from aiokvoffload.cli.serve_bench.options import ServeBenchOptions
 from aiokvoffload.cli.shell import STDOUT, Device, JsonFile, check_writable, clear_errors, directory, run, show, size
+from aiokvoffload.config import COPY_ENGINES
 from aiokvoffload.errors import ArgumentError
 
 
@@ -45,6 +46,7 @@ def bench_serve_command(
     storing_prompts: Annotated[
         int | None, typer.Option(min=0, help="Prompts with and without storing.", show_default="12 on cuda, else 4")
     ] = None,
+    copy_engine: Annotated[str, typer.Option(help=f"How the service copies: {', '.join(COPY_ENGINES)}.")] = "auto",
     eager: Annotated[bool, typer.Option("--eager", help="Decode without CUDA graphs.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure every figure once.")] = False,
     json_file: JsonFile = None,
@@ -73,6 +75,7 @@ def bench_serve_command(
             storing_prompts=(12 if on_cuda else 4) if storing_prompts is None else storing_prompts,
             storing_tokens=2048 if on_cuda else 256,
             ceiling_bytes=(256 if on_cuda else 16) << 20,
+            copy_engine=copy_engine,
             eager=eager or not on_cuda,
         )
         bench = import_demo("aiokvoffload.cli.serve_bench.measure")

@@ -32,6 +32,7 @@ class ServeBenchOptions:
         storing_prompts: prompts at a time when throughput with and without storing is measured; 0 leaves that out.
         storing_tokens: of each of these.
         ceiling_bytes: of one contiguous copy.
+        copy_engine: how the service copies: a name out of `CopyConfig.engine`.
         eager: launch decode steps operation by operation, without CUDA graphs.
 
     Raises:
@@ -54,6 +55,7 @@ class ServeBenchOptions:
     storing_prompts: int = 12
     storing_tokens: int = 2048
     ceiling_bytes: int = 256 << 20
+    copy_engine: str = "auto"
     eager: bool = False
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from aiokvoffload.cli.demo.engine import Engine, EngineConfig
 from aiokvoffload.cli.demo.model import PagedModel
 from aiokvoffload.cli.demo.pages import PagePool
 from aiokvoffload.cli.serve_bench.options import LAST_TOKENS, ServeBenchOptions
-from aiokvoffload.config import CPUOffloadingConfig
+from aiokvoffload.config import CopyConfig, CPUOffloadingConfig
 from aiokvoffload.cpu.spec import CPUOffloadingSpec
 from aiokvoffload.device import Device
 from aiokvoffload.errors import TierError
@@ -29,6 +30,8 @@ from aiokvoffload.tiering.disk.tier import DiskTier
 from aiokvoffload.tiering.spec import TieringOffloadingSpec
 
 IDLE_PERIOD_S = 0.002
+MAX_RUN_FRAGMENTS = 4096
+"""Prompts of thousands of blocks, each of dozens of layers, take half of the loop's time in such runs."""
 STORE_DELAY_S = 600.0
 """A disk may be as slow as it likes: the benchmark waits until it has everything."""
 
@@ -86,6 +89,12 @@ class Stage:
         """One over all pages; one at a time."""
         return Engine(self.model, self.config(), offload=offload, device=self.device)
 
+    async def prepare_decode(self, rows: int, context_tokens: int, answer_tokens: int) -> None:
+        """Have the model ready for so many answers, so that a measurement does not meet what is done once."""
+        last = context_tokens + answer_tokens
+        prepare = partial(self.model.prepare_decode, rows, first_tokens=context_tokens, last_tokens=last)
+        await asyncio.to_thread(prepare)
+
     async def last_step_s(self, tokens: int) -> float:
         """Seconds of the last step alone of a prompt of so many tokens, everything before it in its pages."""
         batcher = Batcher(self.model, self.device, max_rows=1)
@@ -103,11 +112,18 @@ class Stage:
             await asyncio.wait([running])
             await batcher.aclose()
 
+    def _cpu_config(self, cpu_bytes: int) -> CPUOffloadingConfig:
+        return CPUOffloadingConfig(
+            cpu_bytes=cpu_bytes,
+            device=self.options.device,
+            max_run_fragments=MAX_RUN_FRAGMENTS,
+            copy=CopyConfig(engine=self.options.copy_engine),
+        )
+
     @contextlib.asynccontextmanager
     async def open_cpu(self, cpu_bytes: int) -> AsyncIterator[OffloadingService]:
         """A service with CPU memory, all of it ready."""
-        config = CPUOffloadingConfig(cpu_bytes=cpu_bytes, device=self.options.device)
-        async with CPUOffloadingSpec(config).open(self.model.kv_caches) as offload:
+        async with CPUOffloadingSpec(self._cpu_config(cpu_bytes)).open(self.model.kv_caches) as offload:
             await offload.wait_grown()
             yield offload
 
@@ -125,9 +141,8 @@ class Stage:
             return DiskTier(disk, shape)
 
         tier = TierConfig(make=make, max_store_delay_s=STORE_DELAY_S, load_timeout_s=60.0, store_timeout_s=120.0)
-        cpu = CPUOffloadingConfig(cpu_bytes=cpu_bytes, device=self.options.device)
         config = TieringOffloadingConfig(
-            cpu=cpu, tiers=(tier,), promotion_share=0.7, cascade_share=0.7, room_timeout_s=60.0
+            cpu=self._cpu_config(cpu_bytes), tiers=(tier,), promotion_share=0.7, cascade_share=0.7, room_timeout_s=60.0
         )
         async with TieringOffloadingSpec(config).open(self.model.kv_caches) as offload:
             await offload.wait_grown()

@@ -25,6 +25,7 @@ async def measure_decode(stage: Stage, offload: OffloadingService) -> DecodeFigu
     """Continue as many answers as a batch has, with and without copies, in turns."""
     options, alone, beside = stage.options, [], []
     loaded, stored = [], []
+    await stage.prepare_decode(options.decode_rows, options.decode_context_tokens, options.answer_tokens)
     async with stage.engine(offload) as engine:
         lease = await engine.pages.lease([], 2 * IN_FLIGHT * options.traffic_blocks)
         async with _answers(stage, engine) as answers:
@@ -94,6 +95,8 @@ def _rates(before: Moved, after: Moved, seconds: float) -> tuple[float, float]:
 async def measure_storing(stage: Stage, offload: OffloadingService) -> StoringFigure:
     """Serve new prompts, some at a time, by an engine that stores and one that does not, in turns."""
     without, with_storing = [], []
+    for rows in range(1, stage.options.storing_prompts + 1):
+        await stage.prepare_decode(rows, stage.options.storing_tokens, STORING_ANSWER_TOKENS)
     await _tokens_per_s(stage, None)
     for _ in range(max(3, stage.options.repeat)):
         without.append(await _tokens_per_s(stage, None))

@@ -68,7 +68,7 @@ class Traffic:
     async def _load(self, block_ids: list[int], number: int) -> None:
         async with self._offload.request(f"{self._name}-load-{number}") as door:
             keys = self._keys(len(block_ids))
-            await door.store(keys, block_ids)
+            await door.store(keys, block_ids, protect_source=False)
             while True:
                 self._loaded += await self._load_once(door, keys, block_ids)
 
@@ -76,7 +76,7 @@ class Traffic:
     async def _load_once(door: Request, keys: list[OffloadKey], block_ids: list[int]) -> int:
         result = await door.load(keys, block_ids)
         if result.failed_keys:  # pushed out by stores: put back
-            await door.store(keys, block_ids)
+            await door.store(keys, block_ids, protect_source=False)
         return result.loaded_bytes
 
     def _keys(self, count: int) -> list[OffloadKey]:
