@@ -44,9 +44,10 @@ def pytest_unconfigure() -> None:
 
 
 def open_descriptors() -> set[str]:
-    """Number and target of every open descriptor, but for sockets and the null device, which are the event loop's own.
+    """Number and target of every open descriptor but those of the event loop's own.
 
-    The library opens neither; libuv keeps a null device for a loop that has ever listened.
+    These are sockets, and `/dev/null`, which libuv keeps as a spare from a loop's first listening to its end. What
+    listens says in its own tests that nothing answers any more.
     """
     names = set()
     for entry in Path("/proc/self/fd").iterdir():

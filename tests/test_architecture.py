@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "aiokvoffload"
 
 WORDS, FACTS, BYTES, STORAGE = "words", "facts", "bytes", "storage"
-CHAIN, DOORS, GUESTS = "chain", "doors", "guests"
+CHAIN, DOORS, FIGURES, GUESTS = "chain", "doors", "figures", "guests"
 
 FLOOR_OF = {
     "base": WORDS,
@@ -16,6 +16,8 @@ FLOOR_OF = {
     "config": WORDS,
     "registry": WORDS,
     "clock": WORDS,
+    "histogram": WORDS,
+    "tracing": WORDS,
     "cpu.common": WORDS,
     "cache": FACTS,
     "cpu.manager": FACTS,
@@ -47,6 +49,7 @@ FLOOR_OF = {
     "tiering.spec": DOORS,
     "service": DOORS,
     "cpu.spec": DOORS,
+    "metrics": FIGURES,
     "__main__": GUESTS,
     "cli": GUESTS,
     "testing": GUESTS,
@@ -58,7 +61,8 @@ MAY_USE = {
     STORAGE: {WORDS, FACTS, STORAGE},
     CHAIN: {WORDS, FACTS, CHAIN},
     DOORS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, DOORS},
-    GUESTS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, DOORS, GUESTS},
+    FIGURES: {WORDS, FACTS, BYTES, STORAGE, CHAIN, DOORS, FIGURES},
+    GUESTS: {WORDS, FACTS, BYTES, STORAGE, CHAIN, DOORS, FIGURES, GUESTS},
 }
 TORCH_FREE = {WORDS, FACTS, STORAGE, CHAIN}
 CONTENTS_PAGES = {"", "cpu", "tiering"}

@@ -273,7 +273,7 @@ async def test_memory_on_a_gpu_grows_pinned_and_brings_every_byte_back(host_memo
         assert await store(service, "early", range(8)) == 8
         assert await service.wait_grown() == PoolGrowth((slots,), True)
         (worker,) = service.statistics().workers
-        assert (worker.pinned_bytes, worker.pinned) == (slots * page_bytes, True)
+        assert (worker.pinned_bytes, worker.pinned, worker.engine) == (slots * page_bytes, True, "auto")
         # The chain of the early keys goes on over what was not ready then, and over the borders of pieces.
         assert await store(service, "early", range(slots)) == slots - 8
         assert await load(service, "early", range(slots, 2 * slots)) == slots

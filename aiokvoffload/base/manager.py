@@ -125,7 +125,7 @@ class OffloadingManager(ABC):
 
     @abstractmethod
     def statistics(self) -> Any:
-        """A frozen record of counts."""
+        """A frozen record of counts: for metrics, a `cache.statistics.ManagerStatistics` or one with its attributes."""
 
     @abstractmethod
     def check_integrity(self) -> None:

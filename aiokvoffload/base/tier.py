@@ -109,7 +109,7 @@ class SecondaryTier(ABC):
 
     @abstractmethod
     def statistics(self) -> Any:
-        """A frozen record of counts."""
+        """A frozen record of counts; `pools` (`PoolStatistics`), `policy`, `evicted` and `cleared` become metrics."""
 
     @abstractmethod
     async def aclose(self) -> None:

@@ -186,4 +186,4 @@ class OffloadingWorker(ABC):
 
     @abstractmethod
     def statistics(self) -> Any:
-        """A frozen record of counts."""
+        """A frozen record of counts: for metrics a `cpu.worker_statistics.WorkerStatistics`, or with its attributes."""

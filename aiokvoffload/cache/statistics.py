@@ -7,7 +7,7 @@ from aiokvoffload.cache.pool import PoolStatistics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerStatistics:
-    """A snapshot. All but the first four entries only grow; keys are counted since the manager was made.
+    """A snapshot. Counts of keys and resets only grow; keys are counted since the manager was made.
 
     Attributes:
         pools: slots by state, one entry per pool.
@@ -25,6 +25,7 @@ class ManagerStatistics:
         cleared: keys readable at a reset.
         resets: number of resets.
         dropped_events: events lost because nobody took them in time.
+        policy: name of the cache policy; empty if it is not known.
     """
 
     pools: tuple[PoolStatistics, ...]
@@ -42,6 +43,7 @@ class ManagerStatistics:
     cleared: int
     resets: int
     dropped_events: int
+    policy: str = ""
 
 
 @dataclass(slots=True)

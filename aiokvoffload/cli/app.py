@@ -1,9 +1,11 @@
 """The command and its options. Knows the terminal; the work is done by the modules it calls."""
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.live import Live
 
 import aiokvoffload
 from aiokvoffload import registry
@@ -11,6 +13,7 @@ from aiokvoffload.cli.benches import bench
 from aiokvoffload.cli.demo.command import demo_command
 from aiokvoffload.cli.inspect import inspection_json, inspection_table
 from aiokvoffload.cli.replay import ReplayOptions, replay
+from aiokvoffload.cli.scrape import endpoint
 from aiokvoffload.cli.serve.command import serve_command
 from aiokvoffload.cli.shell import (
     STDOUT,
@@ -24,7 +27,11 @@ from aiokvoffload.cli.shell import (
     show,
     size,
 )
+from aiokvoffload.cli.top import look_once, watch
+from aiokvoffload.cli.top_view import view
 from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
+from aiokvoffload.errors import ArgumentError
+from aiokvoffload.metrics import DEFAULT_PORT
 from aiokvoffload.tiering.disk.inspection import inspect_directory, verify_directories
 
 app = typer.Typer(name="aiokvoffload", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -76,6 +83,9 @@ def replay_command(
     disk_bytes: Annotated[
         int | None, typer.Option(parser=size, metavar="SIZE", help="What the disk tier has room for.")
     ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, metavar="PORT", help="Serve metrics on 127.0.0.1 meanwhile.")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Replay a trace as an async server would, and say what it brought."""
@@ -89,6 +99,7 @@ def replay_command(
         verify=verify,
         disk_dir=disk_dir,
         disk_bytes=disk_bytes,
+        metrics_port=metrics_port,
         trace_name="sample" if trace == SAMPLE_TRACE else trace.name,
     )
     with clear_errors():
@@ -98,6 +109,34 @@ def replay_command(
             report = run(replay(trace_requests, replay_options, on_served=advance))
         show(report.table(), report.to_json(), json_file)
     raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command(name="top")
+def top_command(
+    url: Annotated[
+        str, typer.Argument(metavar="[URL]", help="The metrics endpoint; /metrics may be left out.")
+    ] = f"http://127.0.0.1:{DEFAULT_PORT}/metrics",
+    *,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Show the figures of one interval and end.")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Watch a running service through its metrics endpoint, until Ctrl-C."""
+    with clear_errors():
+        check_writable(json_file)
+        if json_file is not None and not once:
+            raise ArgumentError("--json belongs to --once: what is watched has no end")
+        address = endpoint(url)
+        if once:
+            seen = run(look_once(address, interval))
+            show(view(seen, "", url=address), seen.to_json(), json_file)
+        else:
+            _watch(address, interval)
+
+
+def _watch(url: str, interval_s: float) -> None:
+    with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
+        run(watch(url, interval_s, lambda seen, trouble: live.update(view(seen, trouble, url=url), refresh=True)))
 
 
 @app.command(name="inspect")

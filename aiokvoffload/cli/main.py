@@ -10,7 +10,7 @@ import sys
 import aiokvoffload
 from aiokvoffload.cli.interrupt import leave_at_once, take_over
 
-_EXTRA = {"rich", "typer", "xxhash"}
+_EXTRA = {"prometheus_client", "rich", "typer", "xxhash"}
 
 
 def main() -> int:

@@ -33,7 +33,8 @@ from aiokvoffload.errors import InternalError, TransferError
 from aiokvoffload.transfer import JobTransfer
 
 FRAGMENT_BYTES = 2048
-FRAGMENTS_PER_CHUNK = 64
+LAYERS = 64
+"""Tensors that a block of many fragments lies in: a fragment is what a block has in one of them."""
 HASHED_BYTES = 1 << 20
 
 
@@ -64,23 +65,25 @@ class PollerStage:
     """
 
     def __init__(self, device: Device, transfer_bytes: int, *, fragments: int = 0) -> None:
-        chunks = fragments // FRAGMENTS_PER_CHUNK
-        self._fragments = chunks * FRAGMENTS_PER_CHUNK
-        rows = [(len(Direction), transfer_bytes), (self._fragments, FRAGMENT_BYTES)][: 2 if chunks else 1]
-        with allocating(f"{rows} bytes of blocks and as many of slots"):
-            tensors = [torch.zeros(shape, dtype=torch.uint8, device=device.torch_device) for shape in rows]
-            chunk_bytes = (transfer_bytes, FRAGMENT_BYTES * FRAGMENTS_PER_CHUNK)
-            self._groups = len(rows)
+        self._blocks = fragments // LAYERS
+        self._groups = 2 if self._blocks else 1
+        shapes = [(len(Direction), transfer_bytes), *[(self._blocks, FRAGMENT_BYTES)] * LAYERS]
+        with allocating(f"{fragments:,} fragments, transfers of {transfer_bytes:,} bytes, and slots for them"):
+            tensors = [
+                torch.zeros(shape, dtype=torch.uint8, device=device.torch_device) for shape in shapes if shape[0]
+            ]
+            refs = [CanonicalKVCacheRef(index, tensor.shape[1]) for index, tensor in enumerate(tensors)]
+            pools = [
+                PoolShape((0,), transfer_bytes, len(Direction)),
+                PoolShape((1,), FRAGMENT_BYTES * LAYERS, self._blocks),
+            ]
             self.worker = CPUOffloadingWorker(
                 CanonicalKVCaches(
                     [CanonicalKVCacheTensor(tensor, tensor.shape[1]) for tensor in tensors],
-                    [[CanonicalKVCacheRef(group, width)] for group, (_, width) in enumerate(rows)],
+                    [refs[:1], refs[1:]][: self._groups],
                 ),
-                [
-                    PoolShape((group,), chunk_bytes[group], (len(Direction), chunks)[group])
-                    for group in range(len(rows))
-                ],
-                blocks_per_chunk=(1, FRAGMENTS_PER_CHUNK)[: len(rows)],
+                pools[: self._groups],
+                blocks_per_chunk=(1,) * self._groups,
                 device=device,
             )
         self._job_ids = itertools.count()
@@ -110,8 +113,7 @@ class PollerStage:
     async def submit_fragments(self, *, until_s: float, submits_s: list[float]) -> None:
         """Store all fragments as one job, again and again; notes how long each call took."""
         while time.perf_counter() < until_s:
-            blocks = self._random.permutation(self._fragments)
-            slots = self._random.permutation(self._fragments // FRAGMENTS_PER_CHUNK)
+            blocks, slots = self._random.permutation(self._blocks), self._random.permutation(self._blocks)
             sources, targets = GPULoadStoreSpec(blocks, (0, len(blocks))), CPULoadStoreSpec(slots)
             begun_s = time.perf_counter()
             transfer = self.worker.submit_store(next(self._job_ids), sources, targets, protect_source=False)

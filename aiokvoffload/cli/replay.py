@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,7 +28,9 @@ from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.worker_statistics import DirectionStatistics, WorkerStatistics
 from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import ArgumentError
+from aiokvoffload.metrics import serve_metrics
 from aiokvoffload.service.results import ServiceStatistics
+from aiokvoffload.service.service import OffloadingService
 
 NUM_TENSORS = 4
 HOST_CHUNK_BYTES, GPU_CHUNK_BYTES = 16 << 10, 1 << 20
@@ -49,6 +52,7 @@ class ReplayOptions:
     verify: bool = False
     disk_dir: Path | None = None
     disk_bytes: int | None = None
+    metrics_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,8 @@ async def _run(
     config = CPUOffloadingConfig(cpu_bytes=sizes.cpu_bytes, policy=options.policy, device=options.device)
     clock, probe = ManagerClock(), LoopProbe()
     disk = ReplayDisk(options.disk_dir, options.disk_bytes)
-    async with disk.open(config, as_kv_caches(engine.pool), clock.wrap) as offload:
+    service = disk.open(config, as_kv_caches(engine.pool), clock.wrap)
+    async with _metrics(service, options.metrics_port), service as offload:
         await wait_grown(offload)
         await disk.wait_recovered()
         server = Server(offload, engine, verify=options.verify)
@@ -160,6 +165,10 @@ async def _run(
     offload.check_integrity()
     statistics = offload.statistics()
     return _Run(disk.figures(statistics), server, statistics, clock.spent_ns, probe, seconds)
+
+
+def _metrics(service: OffloadingService, port: int | None) -> AbstractAsyncContextManager[object]:
+    return nullcontext() if port is None else serve_metrics(service, port=port)
 
 
 async def _report(

@@ -20,6 +20,8 @@ STAGE_S = 40e-6
 """What the other stage of the first or last segment adds to a job, and the streams' waiting for each other."""
 LAUNCH_S = 20e-6
 """What it takes to give a kernel its descriptors."""
+FEW_RUNS = 8
+"""No more than these cost less than a stage between or a launch, whatever they are; looking closer takes as long."""
 DIRECT_GAIN = 1.03
 """How much faster the direct kernel must be: it slows the model down more than the others do."""
 
@@ -54,7 +56,8 @@ class AutoEngine(CopyEngine):
 
     def plan(self, selection: Selection, lane: Lane) -> Copies:
         """By the engine that suits the job."""
-        engine = self.choose(shape_of(selection), lane.direction)
+        few = selection.num_fragments <= FEW_RUNS
+        engine = self._engines.runs if few else self.choose(shape_of(selection), lane.direction)
         self.chosen[engine.name] += 1
         return engine.plan(selection, lane)
 

@@ -6,6 +6,7 @@ Knows every engine by name; knows nothing of how they work.
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -62,6 +63,21 @@ def choose_engine(
     except OffloadError as error:
         logger.warning("no staged copies, calibrating failed: %s", error)
         return runs
+
+
+def choose_first(
+    device: Device, layout: KVCacheLayout, arenas: Sequence[HostArena], config: CopyConfig
+) -> tuple[CopyEngine, Callable[[], CopyEngine] | None]:
+    """An engine that is there at once, and what makes a better one, if there is one.
+
+    Kernels have to be compiled and copies timed for that, which takes a second.
+    """
+    choose = partial(choose_engine, device, layout, arenas, config)
+    if config.engine == "auto" and config.staging_bytes:
+        runs = _run_engine(device, layout, arenas)
+        if runs.name == "cuda-batch":
+            return runs, choose
+    return choose(), None
 
 
 def _run_engine(device: Device, layout: KVCacheLayout, arenas: Sequence[HostArena]) -> RunEngine:

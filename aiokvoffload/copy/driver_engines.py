@@ -9,7 +9,7 @@ from aiokvoffload.device.driver import CudaDriver
 
 
 class DriverBatchEngine(RunEngine):
-    """A thousand runs in one driver call (`cuMemcpyBatchAsync`)."""
+    """A thousand runs in one driver call (`cuMemcpyBatchAsync`), which for a single one is the dearer call."""
 
     def __init__(self, driver: CudaDriver) -> None:
         self.name = "cuda-batch"
@@ -18,6 +18,10 @@ class DriverBatchEngine(RunEngine):
     def copy(self, plan: CopyPlan, stream: Stream, *, ordered: bool) -> None:
         """Enqueue the batch; when the driver refuses, none of it counts as enqueued."""
         try:
+            if len(plan) == 1:
+                pointers = int(plan.dst_ptrs[0]), int(plan.src_ptrs[0])
+                self._driver.copy(*pointers, int(plan.sizes[0]), stream=stream_handle(stream))
+                return
             self._driver.copy_batch(
                 *(array.ctypes.data for array in (plan.dst_ptrs, plan.src_ptrs, plan.sizes)),
                 count=len(plan),

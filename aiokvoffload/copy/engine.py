@@ -82,7 +82,7 @@ class Copies(ABC):
 
 
 class CopyEngine(ABC):
-    """A way of copying. Enqueueing may block while the device's queue is full: never on a loop, unless small."""
+    """A way of copying. Enqueueing may block while the device's queue is full: on a loop only little, behind little."""
 
     name: str
 

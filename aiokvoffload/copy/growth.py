@@ -5,6 +5,7 @@ Knows which piece is next and what to do when one cannot be had; knows nothing o
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -20,6 +21,8 @@ JOIN_S = 30.0
 PAUSE_S = 0.0005
 """Between two pieces. The driver has one lock: a loop that wants to record an event waited for several registrations
 in a row, 10 ms at the median, where one followed the other at once (I10)."""
+INTERLUDE_AFTER_S = 1.0
+"""Little memory is ready by then, and much takes minutes, which what the interlude is for should not wait for."""
 
 
 class ArenaGrowth:
@@ -27,26 +30,28 @@ class ArenaGrowth:
 
     Args:
         arenas: those with their first pieces ready, or all of them.
+        interlude: what the thread does between two pieces, after a second, or after the last one.
 
     Attributes:
         state: how far it has come; a new record after each change, to be read from any thread.
     """
 
-    def __init__(self, arenas: Sequence[HostArena]) -> None:
+    def __init__(self, arenas: Sequence[HostArena], *, interlude: Callable[[], None] | None = None) -> None:
         self._arenas = tuple(arenas)
+        self._interlude = interlude
         self._missing = _in_step(self._arenas)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._callbacks: list[Callable[[PoolGrowth], None]] = []
-        self.state = PoolGrowth(self._ready_rows(), ended=not self._missing)
+        self.state = PoolGrowth(self._ready_rows(), ended=not self._missing and interlude is None)
 
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
-        """Begin to grow, if anything is missing.
+        """Begin to grow, if anything is missing or to be done besides.
 
         Args:
             post: has its argument called on the thread of those who watch.
         """
-        if self._missing:
+        if not self.state.ended:
             tell = partial(post, self._tell)
             self._thread = threading.Thread(target=self._run, args=(tell,), name="aiokvoffload-growth", daemon=True)
             self._thread.start()
@@ -75,6 +80,7 @@ class ArenaGrowth:
         error = ""
         try:
             self._grow(tell)
+            self._run_interlude()
         except Exception as failure:  # noqa: BLE001 - what is ready stays usable, and whoever waits must be told (I1)
             error = str(failure)
             self._give_back()
@@ -86,6 +92,7 @@ class ArenaGrowth:
         tell()
 
     def _grow(self, tell: Callable[[], None]) -> None:
+        began_s = time.monotonic()
         with (
             PageFaulter(stopping=self._stopping) as faulter,
             closing(faulter.fault_in_turn(self._missing)) as faulted,
@@ -95,6 +102,13 @@ class ArenaGrowth:
                 self.state = PoolGrowth(self._ready_rows(), ended=False)
                 tell()
                 self._stopping.wait(PAUSE_S)
+                if time.monotonic() - began_s > INTERLUDE_AFTER_S:
+                    self._run_interlude()
+
+    def _run_interlude(self) -> None:
+        interlude, self._interlude = self._interlude, None
+        if interlude is not None and not self._stopping.is_set():
+            interlude()
 
     def _give_back(self) -> None:
         for arena in self._arenas:

@@ -67,9 +67,9 @@ def _plan_part(selection: Selection, part: GroupPart) -> tuple[Ids, Ids, Ids, Id
     host_starts = route.pool_ptr + chunk_ids[chunks] * route.slot_bytes + blocks_in_chunk * layout.block_bytes
     gpu_ptrs = (layout.base_ptrs + block_ids[:, None] * layout.row_bytes).ravel()
     host_ptrs = (host_starts[:, None] + layout.fragment_offsets).ravel()
-    sizes = np.tile(layout.fragment_bytes, len(block_ids))
+    sizes = np.broadcast_to(layout.fragment_bytes, (len(block_ids), len(layout.fragment_bytes))).ravel()
     first_chunks = np.repeat(chunks + part.chunks.start, len(layout.base_ptrs))
-    if len(layout.base_ptrs) > 1:
+    if len(layout.base_ptrs) > 1 or len(block_ids) == 1:
         # Neighbours in the slot lie in different tensors. Even where those touch, they may be separate allocations,
         # which no single copy may span.
         return gpu_ptrs, host_ptrs, sizes, first_chunks

@@ -45,6 +45,11 @@ class Selection:
     slots: Ids
     size_bytes: int
 
+    @property
+    def num_fragments(self) -> int:
+        """Pieces of blocks that it moves; adjacent ones may still be merged."""
+        return sum((part.blocks.stop - part.blocks.start) * len(part.route.layout.base_ptrs) for part in self.parts)
+
 
 class Selector:
     """Checks submissions against one worker's memory.

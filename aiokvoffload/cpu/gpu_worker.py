@@ -123,7 +123,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         if protect_source:
             self._submitter.enqueue_here(job, after)
         else:
-            self._submitter.enqueue_there(job)
+            self._submitter.enqueue_soon(job)
         return job.transfer
 
     def submit_load(
@@ -137,7 +137,7 @@ class CPUOffloadingWorker(OffloadingWorker):
     ) -> Transfer:
         """Copy chunks into GPU memory; see `OffloadingWorker.submit_load`. `ModeError` on a wrong thread."""
         job = self._accept(job_id, EXPEDITED_LOADS if expedited else LOADS, dst, src, after)
-        self._submitter.enqueue_there(job)
+        self._submitter.enqueue_soon(job)
         return job.transfer
 
     def _accept(

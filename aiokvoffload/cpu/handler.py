@@ -6,6 +6,7 @@ one of them feeds each handler.
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 from aiokvoffload.base import Stream, TransferResult
 from aiokvoffload.copy.direction import Direction
@@ -55,6 +56,16 @@ class SingleDirectionOffloadingHandler:
         self._begun = self._ended = self._failed = 0
         self._moved_bytes = 0
         self._busy_s = 0.0
+
+    def use(self, engine: CopyEngine, staging_bytes: int) -> None:
+        """Copy later jobs by this engine; from any one thread.
+
+        Raises:
+            ConfigError: the memory for its stages cannot be had; nothing has changed.
+        """
+        self._lane = replace(self._lane, staging=engine.open_staging(self.direction, staging_bytes))
+        # After the lane: a job that is planned between the two finds nothing missing.
+        self._engine = engine
 
     @property
     def latest_ended(self) -> int:

@@ -8,7 +8,7 @@ from functools import partial
 from aiokvoffload.base import CanonicalKVCaches, PoolFile
 from aiokvoffload.config import CopyConfig
 from aiokvoffload.copy.arena import FILLED, ArenaOptions, map_pools
-from aiokvoffload.copy.choice import EngineMaker, choose_engine
+from aiokvoffload.copy.choice import EngineMaker, choose_engine, choose_first
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.copy.growth import ArenaGrowth
@@ -22,7 +22,7 @@ from aiokvoffload.cpu.handler import SingleDirectionOffloadingHandler
 from aiokvoffload.cpu.submission import SubmissionThread, Work
 from aiokvoffload.cpu.worker_statistics import WorkerStatistics
 from aiokvoffload.device.base import Device
-from aiokvoffload.errors import BrokenError
+from aiokvoffload.errors import BrokenError, OffloadError
 from aiokvoffload.poller import PollerStatistics
 
 logger = logging.getLogger(__name__)
@@ -98,14 +98,19 @@ class Machinery:
             self._keeps_memory = False
             for arena in self._arenas:
                 undo.callback(arena.close)
-            self.growth = ArenaGrowth(self._arenas)
             num_slots = sum(pool.num_slots for pool in pools)
             self._tensors = layout.tensors
+            better = None
             if isinstance(engine, CopyEngine):
                 self._engine = engine
+            elif engine is None and options.grows:
+                self._engine, better = choose_first(device, layout, self._arenas, copy)
             else:
                 make_engine: EngineMaker = engine or partial(choose_engine, config=copy)
                 self._engine = make_engine(device, layout, self._arenas)
+            # Not beside the pinning, whose calls would be timed along with the copies.
+            interlude = None if better is None else partial(self._use_better, better, copy.staging_bytes)
+            self.growth = ArenaGrowth(self._arenas, interlude=interlude)
             routes = make_routes(layout, pools, self._arenas, blocks_per_chunk)
             self.selector = Selector(routes, layout.num_physical_blocks, num_slots)
             self.hazards = HazardTable(
@@ -117,6 +122,17 @@ class Machinery:
             device.synchronize_clock()
             self.submissions = (SubmissionThread("loads", 2), SubmissionThread("stores", 1))
             undo.pop_all()
+
+    def _use_better(self, make_engine: Callable[[], CopyEngine], staging_bytes: int) -> None:
+        """On the growing memory's thread: jobs that are planned from now on are the better engine's."""
+        try:
+            engine = make_engine()
+            for handler, (*_, eighths) in zip(self.handlers, _HANDLERS, strict=True):
+                handler.use(engine, staging_bytes * eighths // 8)
+        except OffloadError as error:
+            logger.warning("copies go on without stages: %s", error)
+        else:
+            self._engine = engine
 
     def _open_handlers(self, undo: ExitStack, staging_bytes: int) -> Iterator[SingleDirectionOffloadingHandler]:
         for name, direction, priority, eighths in _HANDLERS:
@@ -139,6 +155,13 @@ class Machinery:
         """
         thread, lane = _THREADS[handler]
         self.submissions[thread].put(lane, work)
+
+    @property
+    def waits_in_calls(self) -> bool:
+        """Whether a call that enqueues may wait: memory is being pinned, or it is not, and copied in the call."""
+        if not self.growth.state.ended:
+            return True
+        return self._device.torch_device.type != "cpu" and not all(arena.pinned_bytes for arena in self._arenas)
 
     def flush(self, handlers: Collection[int]) -> None:
         """Block until what has been submitted for these handlers has been done.
@@ -210,6 +233,7 @@ class Machinery:
             BrokenError: something could not be given back; the message lists what.
         """
         self.growth.stop()
+        self.growth.join()  # it may be giving the handlers an engine
         steps: list[Callable[[], None]] = [thread.stop for thread in self.submissions]
         steps += [handler.close for handler in self.handlers]
         steps += [self._free_arenas]

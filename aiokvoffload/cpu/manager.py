@@ -88,6 +88,7 @@ class CPUOffloadingManager(OffloadingManager):
         self._chain_numbers = counted()
         self._loads: TokenBook[Record] = TokenBook("prepare_load", 0)
         self._stores: TokenBook[Record] = TokenBook("prepare_store", 1)
+        self._policy = policy
         self._events = EventLog(CPU_MEDIUM, CPU_TIER, num_groups=len(groups), max_events=max_pending_events)
         self._counts = ManagerCounts()
         self._discarded = DiscardPile()
@@ -281,6 +282,7 @@ class CPUOffloadingManager(OffloadingManager):
             loads_in_flight=len(self._loads),
             stores_in_flight=len(self._stores),
             dropped_events=self._events.dropped_count,
+            policy=self._policy,
             **asdict(self._counts),
         )
 

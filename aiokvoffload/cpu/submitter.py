@@ -1,4 +1,4 @@
-"""How an accepted job gets onto the device: from the submission thread, or at once from the owner's.
+"""How an accepted job gets onto the device: from a submission thread, or at once from the owner's.
 
 Knows which failures are the job's and which the device's. Whatever happens in here, the job ends once (I1).
 """
@@ -16,6 +16,11 @@ from aiokvoffload.cpu.threads import Handover
 from aiokvoffload.device.base import Device, is_stream
 from aiokvoffload.errors import BrokenError
 from aiokvoffload.poller import Poller
+
+FEW_FRAGMENTS = 8
+"""Enqueueing so many takes the loop 0.1 ms; to have a thread do it takes half of that, and comes 0.1 ms later."""
+FEW_JOBS = 16
+"""In flight: behind more, nobody waits for 100 µs, and the device's queue may be full, which a call would wait for."""
 
 
 class Submitter:
@@ -40,11 +45,44 @@ class Submitter:
     ) -> None:
         self._device, self._machinery = device, machinery
         self._ledger, self._handover, self._poller = ledger, handover, poller
+        self._jobs_there = 0
 
-    def enqueue_there(self, job: Job) -> None:
-        """Leave it to the submission thread, whose driver calls may be slow."""
+    def enqueue_soon(self, job: Job) -> None:
+        """Leave it to a submission thread, whose driver calls may be slow; a small job is enqueued at once if none is.
+
+        Each stream is fed by one thread at a time, and the driver has one lock: hence only while the threads have
+        nothing to do, and nothing that they did is still to be noted here.
+        """
+        if self._jobs_there or self._device.wants_thread or not self._is_quick(job):
+            self._enqueue_there(job, self._enqueue(job))
+        else:
+            self._enqueue_now(job)
+
+    def _enqueue_now(self, job: Job) -> None:
+        steps = self._machinery.handlers[job.handler].enqueue(job)
         try:
-            self._machinery.submit(job.handler, _Enqueueing(self, job))
+            waits = any(step is Step.WAITS for step in steps)
+        except BaseException:  # an interrupt, which the job has noted
+            self._track(job)
+            raise
+        if waits:
+            self._enqueue_there(job, self._enqueue_rest(job, steps))
+        else:
+            self._track(job)
+
+    def _is_quick(self, job: Job) -> bool:
+        return (
+            job.selection.num_fragments <= FEW_FRAGMENTS
+            and len(self._ledger.jobs) <= FEW_JOBS
+            and self.may_begin(job)
+            and self._ledger.broken is None
+            and not self._machinery.waits_in_calls
+        )
+
+    def _enqueue_there(self, job: Job, steps: Iterator[Step]) -> None:
+        try:
+            self._machinery.submit(job.handler, _Enqueueing(self, job, steps))
+            self._jobs_there += 1
         except Exception as error:  # noqa: BLE001 - the job was accepted, so its transfer tells (I1)
             job.fail(error)
             self._track(job)
@@ -53,14 +91,16 @@ class Submitter:
         """Whether what `job` waits for is on the device, so that it can be waited for there."""
         return self._ledger.broken is not None or all(earlier.enqueued for earlier in job.waits_for)
 
-    def enqueue(self, job: Job) -> Iterator[Step]:
-        """On the submission thread, step by step."""
-        if self._ledger.broken is not None:
-            return
+    def _enqueue(self, job: Job) -> Iterator[Step]:
+        """On a submission thread, step by step."""
+        if self._ledger.broken is None:
+            yield from self._enqueue_rest(job, self._machinery.handlers[job.handler].enqueue(job))
+
+    def _enqueue_rest(self, job: Job, steps: Iterator[Step]) -> Iterator[Step]:
         try:
-            yield from self._machinery.handlers[job.handler].enqueue(job)
+            yield from steps
         finally:
-            self._handover.post(partial(self._track_and_look, job))
+            self._handover.post(partial(self._enqueued_there, job))
         self._device.synchronize_clock()
 
     def enqueue_here(self, job: Job, after: Stream | Event | None) -> None:
@@ -87,7 +127,8 @@ class Submitter:
         finally:
             self._track(job)
 
-    def _track_and_look(self, job: Job) -> None:
+    def _enqueued_there(self, job: Job) -> None:
+        self._jobs_there -= 1
         self._track(job)
         self._poller.look()
 
@@ -110,13 +151,13 @@ class Submitter:
 class _Enqueueing:
     """One job as work of the submission thread."""
 
-    __slots__ = ("_job", "_submitter")
+    __slots__ = ("_job", "_steps", "_submitter")
 
-    def __init__(self, submitter: Submitter, job: Job) -> None:
-        self._submitter, self._job = submitter, job
+    def __init__(self, submitter: Submitter, job: Job, steps: Iterator[Step]) -> None:
+        self._submitter, self._job, self._steps = submitter, job, steps
 
     def ready(self) -> bool:
         return self._submitter.may_begin(self._job)
 
     def run(self) -> Iterator[Step]:
-        return self._submitter.enqueue(self._job)
+        return self._steps

@@ -125,6 +125,11 @@ class Device(ABC):
             BrokenError: the device has failed.
         """
 
+    @property
+    def wants_thread(self) -> bool:
+        """Whether what is enqueued now should be by a thread that may wait: there is upkeep to do that takes long."""
+        return False
+
     @abstractmethod
     def synchronize_clock(self) -> None:
         """Refresh what `completed_at` knows, if it is old. May block for some ten microseconds."""

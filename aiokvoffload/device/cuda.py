@@ -54,7 +54,7 @@ class AcceleratorDevice(Device):
     def current_stream(self) -> Stream:
         """This thread's current stream of the device."""
         if self._is_cuda:
-            return torch.cuda.current_stream(self.torch_device)
+            return torch.cuda.current_stream(self.torch_device.index)  # by a device it takes 10 µs
         return torch.accelerator.current_stream(self.torch_device)
 
     @contextmanager
@@ -110,9 +110,14 @@ class AcceleratorDevice(Device):
         base_s, mark = clock
         return base_s + self.elapsed_s(mark, event)
 
+    @property
+    def wants_thread(self) -> bool:
+        """Whether the base of `completed_at` is a second old, so that `synchronize_clock` would take a new one."""
+        return (clock := self._clock) is None or time.perf_counter() - clock[0] >= CLOCK_AGE_LIMIT_S
+
     def synchronize_clock(self) -> None:
         """Take a new base for `completed_at` when the old one is a second old: the mark that is dated best of a few."""
-        if (clock := self._clock) is not None and time.perf_counter() - clock[0] < CLOCK_AGE_LIMIT_S:
+        if not self.wants_thread:
             return
         _, base_s, mark = min((self._date_a_mark() for _ in range(CLOCK_TRIES)), key=lambda dated: dated[0])
         self._clock = (base_s, mark)

@@ -4,40 +4,46 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aiokvoffload.histogram import NO_VALUES, Histogram, HistogramStatistics
+
 LAG_SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class LagStatistics:
-    """How long after its event a job was announced, in seconds, over the latest samples."""
+    """How long after its event a job was announced, in seconds, over the latest samples; `histogram` has them all."""
 
     samples: int
     p50_s: float
     p99_s: float
     max_s: float
+    histogram: HistogramStatistics = NO_VALUES
 
 
 class LagRecorder:
-    """The latest `LAG_SAMPLES` lags, in a ring."""
+    """The latest `LAG_SAMPLES` lags, in a ring, and how many there were of which length."""
 
-    __slots__ = ("_count", "_ring")
+    __slots__ = ("_count", "_histogram", "_ring")
 
     def __init__(self) -> None:
         self._ring = np.zeros(LAG_SAMPLES)
         self._count = 0
+        self._histogram = Histogram()
 
     def add(self, lag_s: float) -> None:
         """Keep one sample, in seconds."""
         self._ring[self._count % LAG_SAMPLES] = lag_s
         self._count += 1
+        self._histogram.add(lag_s)
 
     def statistics(self) -> LagStatistics:
         """Percentiles of what is kept."""
         kept = self._ring[: min(self._count, LAG_SAMPLES)]
         if not len(kept):
-            return LagStatistics(0, 0.0, 0.0, 0.0)
+            return LagStatistics(0, 0.0, 0.0, 0.0, self._histogram.statistics())
         p50_s, p99_s = np.percentile(kept, (50, 99))
-        return LagStatistics(len(kept), float(p50_s), float(p99_s), float(kept.max()))
+        histogram = self._histogram.statistics()
+        return LagStatistics(len(kept), float(p50_s), float(p99_s), float(kept.max()), histogram)
 
     def __repr__(self) -> str:
         return f"LagRecorder({self._count} lags)"

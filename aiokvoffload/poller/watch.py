@@ -20,6 +20,8 @@ LONG_LOOKS_PER_WAIT = 64
 """The same beyond `PATIENCE_S`, where looking often costs more than it tells."""
 LEAST_LOOKS_PER_TRANSFER, MOST_LOOKS_PER_TRANSFER = 16, 32
 """What part of its time a transfer may be late by: where it takes long, a few percent are not worth spinning for."""
+LONG_TRANSFER_S = 0.001
+"""From here on only the least looks are made: it is long transfers in both directions that add up."""
 PATIENCE_S = 0.0001
 """Between two looks at a transfer that is due or has not begun; long transfers and long waits give more."""
 LEAST_PATIENCE_S = 0.00002
@@ -157,7 +159,8 @@ class StreamWatch(Generic[JobT]):
         if now_s < due_s - forecast.spread_s:
             return due_s - forecast.spread_s
         gap_s = _gap_s(max(forecast.spread_s, now_s - due_s), patience_s)
-        return now_s + max(gap_s, forecast.seconds / MOST_LOOKS_PER_TRANSFER)
+        most_looks = MOST_LOOKS_PER_TRANSFER if forecast.seconds < LONG_TRANSFER_S else LEAST_LOOKS_PER_TRANSFER
+        return now_s + max(gap_s, forecast.seconds / most_looks)
 
     def _forecast(self, size_bytes: int) -> Forecast:
         estimator = self._shared if self._crowded and self._shared.count else self._alone

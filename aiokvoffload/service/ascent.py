@@ -11,6 +11,7 @@ from aiokvoffload.cpu.common import CPU_TIER
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.running_store import RunningStore
 from aiokvoffload.tiering.chain.walk import PromotionWalk
+from aiokvoffload.tracing import Span
 
 
 class Ascent:
@@ -20,12 +21,16 @@ class Ascent:
         backend: what all requests share.
         ctx: the request.
         wake: called when what was waited for may be there.
+
+    Attributes:
+        span: that of the load, where somebody traces it.
     """
 
-    __slots__ = ("_backend", "_base", "_began_at", "_ctx", "_failed_tiers", "_tier_by_key", "_wake", "_walk")
+    __slots__ = ("_backend", "_base", "_began_at", "_ctx", "_failed_tiers", "_tier_by_key", "_wake", "_walk", "span")
 
     def __init__(self, backend: Backend, ctx: ReqContext, wake: Callable[[], None]) -> None:
         self._backend, self._ctx, self._wake = backend, ctx, wake
+        self.span: Span | None = None
         self._walk: PromotionWalk | None = None
         self._base = 0  # where the walk began
         # A second walk from where the last one began is of use only without a tier that failed meanwhile.
@@ -49,9 +54,11 @@ class Ascent:
             return False
         self._began_at = begins_at
         self.end()
-        excluded = frozenset(self._failed_tiers)
+        excluded, wake = frozenset(self._failed_tiers), self._wake
         self._base = position
-        self._walk = depth.promote(keys[position:], self._ctx, excluded=excluded, on_change=self._wake, holds=True)
+        self._walk = depth.promote(
+            keys[position:], self._ctx, excluded=excluded, on_change=wake, holds=True, cause=self.span
+        )
         return self._walk is not None
 
     def use(self, keys: Sequence[OffloadKey]) -> None:

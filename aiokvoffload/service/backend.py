@@ -9,9 +9,11 @@ from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import BrokenError, BusyError, ClosedError, OffloadError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.pump import Pump
+from aiokvoffload.service.results import KeyCounts
 from aiokvoffload.service.run_size import RunSize
 from aiokvoffload.service.running_store import RunningStore
 from aiokvoffload.tiering.chain.walk import PromotionWalk
+from aiokvoffload.tracing import Span
 
 
 class LiveFlow(Protocol):
@@ -50,6 +52,7 @@ class LowerTiers(Protocol):
         excluded: Collection[str] = (),
         on_change: Callable[[], None] = ...,
         holds: bool = False,
+        cause: Span | None = None,
     ) -> PromotionWalk | None:
         """Begin to bring a chain up; `None` if its first key is in no tier that may be asked."""
         ...
@@ -58,8 +61,8 @@ class LowerTiers(Protocol):
         """Begin to bring up what a lookup counts; returns how many keys are on their way."""
         ...
 
-    def cascade(self) -> None:
-        """Begin what is to go down."""
+    def cascade(self, stored_keys: Sequence[OffloadKey], cause: Span | None = None) -> None:
+        """Keys were stored, under a span where somebody traces: begin what is to go down."""
         ...
 
     def room_changed(self) -> None:
@@ -98,6 +101,7 @@ class Backend:
         self.bus = bus
         self.groups = groups
         self.jobs_in_flight = 0
+        self.keys = KeyCounts()
         self.closing = False
         self.broken: BrokenError | None = None
         self.flows: set[LiveFlow] = set()
@@ -172,11 +176,11 @@ class Backend:
             if self.running_stores.get(key) is running:
                 del self.running_stores[key]
 
-    def stored(self) -> None:
-        """A store has been completed: tell subscribers, and let it go further down."""
+    def stored(self, keys: Sequence[OffloadKey], cause: Span | None = None) -> None:
+        """A store has been completed, traced by `cause`: tell subscribers, and let it go further down."""
         self.publish()
         if self.depth is not None:
-            self.depth.cascade()
+            self.depth.cascade(keys, cause)
 
     def publish(self) -> None:
         """Tell subscribers what the manager changed."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 
+from aiokvoffload import tracing
 from aiokvoffload.base import OffloadKey, ReqContext
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.parts import TierParts
@@ -42,24 +43,37 @@ class Depth:
         excluded: Collection[str] = (),
         on_change: Callable[[], None] = lambda: None,
         holds: bool = False,
+        cause: tracing.Span | None = None,
     ) -> PromotionWalk | None:
         """Begin to bring a chain up; `None` if its first key is in no tier that may be asked."""
-        return self.chain.promote(keys, ctx, excluded=excluded, on_change=on_change, holds=holds)
+        return self.chain.promote(keys, ctx, excluded=excluded, on_change=on_change, holds=holds, cause=cause)
 
     def prefetch(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
         """Begin to bring up what a lookup counts and CPU memory has not got; returns how many keys that are."""
         wanted = self._manager.not_here(keys, ctx)
-        if not wanted or self.promote(wanted, ctx) is None:
+        if not wanted or self.promote(wanted, ctx, cause=tracing.current()) is None:
             return 0
         return len(wanted)
 
-    def cascade(self) -> None:
-        """Begin what is to go down."""
+    def cascade(self, stored_keys: Sequence[OffloadKey], cause: tracing.Span | None = None) -> None:
+        """Keys were stored, under a span where somebody traces: begin what is to go down."""
+        if cause is not None:
+            self.chain.trace(stored_keys, cause)
         self.chain.cascade()
 
     def room_changed(self) -> None:
         """Slots of CPU memory may have become free."""
         self.chain.room_changed()
+
+    @property
+    def waiting_promotions(self) -> int:
+        """Chains that wait for room in CPU memory."""
+        return self.chain.walks_waiting
+
+    @property
+    def room_timeouts(self) -> int:
+        """Chains that waited for it in vain."""
+        return self.chain.room_timeouts
 
     def statistics(self) -> tuple[TierStatistics, ...]:
         """One record for each tier."""

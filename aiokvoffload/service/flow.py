@@ -1,10 +1,12 @@
 """What a load and a store have in common: they walk their segments run by run and end when their last job has ended."""
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from aiokvoffload import tracing
 from aiokvoffload.base import Event, OffloadKey, ReqContext, Stream
 from aiokvoffload.errors import InternalError, OffloadError
 from aiokvoffload.service.backend import Backend
@@ -27,7 +29,14 @@ class TransferFlow(ABC, Generic[ResultT]):
         ctx: the request.
         segments: checked keys and blocks.
         after: for each worker, what its copies start after.
+
+    Attributes:
+        handle: what the caller has.
+        span: traces it, where somebody does.
+        span_name: of that span.
     """
+
+    span_name: str
 
     def __init__(
         self,
@@ -39,6 +48,7 @@ class TransferFlow(ABC, Generic[ResultT]):
         after: Sequence[Stream | Event | None],
     ) -> None:
         self.handle: Handle[ResultT] = Handle(len(backend.workers))
+        self.span: tracing.Span | None = None
         self._backend = backend
         self._lane = lane
         self._ctx = ctx
@@ -63,6 +73,24 @@ class TransferFlow(ABC, Generic[ResultT]):
     def walked(self) -> bool:
         """Whether it will submit nothing more."""
         return not self._walking
+
+    def trace(self) -> None:
+        """Begin a span under the caller's, which ends with the result."""
+        keys = sum(len(segment.keys) for segment in self._segments)
+        self.span = tracing.begin(self.span_name, {"request_id": self.req_id, "keys": keys})
+        if self.span is not None:
+            self.handle._result.add_done_callback(self._end_span)
+
+    def _end_span(self, ended: asyncio.Future[ResultT]) -> None:
+        if self.span is None:
+            return
+        if ended.cancelled():
+            self.span.end({}, error="cancelled")
+        elif (error := ended.exception()) is not None:
+            self.span.end({}, error=str(error))
+        else:
+            attributes, failure = self._traced(ended.result())
+            self.span.end(attributes, error=failure)
 
     def step(self) -> Progress:
         """Handle the next run."""
@@ -108,6 +136,10 @@ class TransferFlow(ABC, Generic[ResultT]):
 
     @abstractmethod
     def _result(self) -> ResultT: ...
+
+    @abstractmethod
+    def _traced(self, result: ResultT) -> tuple[tracing.Attributes, str]:
+        """What a span says of the result, and its error."""
 
     def _run(self, segment: Segment) -> Sequence[OffloadKey]:
         return segment.keys[self._position : self._position + self._backend.run_sizes[segment.group_idx].keys]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from aiokvoffload import tracing
 from aiokvoffload.base import (
     Event,
     OffloadingWorker,
@@ -24,6 +25,8 @@ from aiokvoffload.service.segments import Segment
 class LoadFlow(TransferFlow[LoadResult]):
     """Loads each group's prefix, never beyond its first miss."""
 
+    span_name = "load"
+
     def __init__(
         self,
         backend: Backend,
@@ -37,6 +40,11 @@ class LoadFlow(TransferFlow[LoadResult]):
         # How many leading keys of each segment can still arrive: cut by a miss, a failure, a reset or a stop.
         self._limits = [len(segment.keys) for segment in segments]
         self._ascent = Ascent(backend, ctx, self._wake)
+
+    def trace(self) -> None:
+        """Begin a span under the caller's; promotions that this load begins are under it."""
+        super().trace()
+        self._ascent.span = self.span
 
     def _step_run(self, segment: Segment, run: Sequence[OffloadKey]) -> Progress:
         manager = self._backend.manager
@@ -106,10 +114,16 @@ class LoadFlow(TransferFlow[LoadResult]):
         limits = zip(self._segments, self._limits, strict=True)
         return tuple(key for segment, limit in limits for key in segment.keys[limit:])
 
+    def _traced(self, result: LoadResult) -> tuple[tracing.Attributes, str]:
+        counts = {"served": result.served, "failed": len(result.failed_keys), "bytes": result.loaded_bytes}
+        return counts, result.error
+
     def _result(self) -> LoadResult:
         served_by_group = [0] * len(self._backend.groups)
         for segment, limit in zip(self._segments, self._limits, strict=True):
             served_by_group[segment.group_idx] = limit
         served = (segment.keys[:limit] for segment, limit in zip(self._segments, self._limits, strict=True))
         sources = self._ascent.sources(served)
-        return LoadResult(tuple(served_by_group), self._unserved(), sources, self._moved_bytes, self._error)
+        unserved = self._unserved()
+        self._backend.keys.loaded(sources, len(unserved))
+        return LoadResult(tuple(served_by_group), unserved, sources, self._moved_bytes, self._error)

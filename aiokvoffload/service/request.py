@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
+from aiokvoffload import tracing
 from aiokvoffload.base import Event, OffloadKey, ReqContext, Stream
 from aiokvoffload.errors import ArgumentError, ClosedError, ModeError
 from aiokvoffload.service.backend import Backend
@@ -74,8 +75,17 @@ class Request:
         """
         self._require_open("lookup")
         if is_flat(keys, len(self._backend.groups)):
-            return self._backend.manager.lookup_prefix(cast("Sequence[OffloadKey]", keys), self._ctx)
-        return self._backend.manager.lookup_groups(cast("KeysByGroup", keys), self._ctx)
+            hits = self._backend.manager.lookup_prefix(cast("Sequence[OffloadKey]", keys), self._ctx)
+            self._backend.keys.looked(len(keys), hits)
+            return hits
+        return self._lookup_groups(cast("KeysByGroup", keys))
+
+    def _lookup_groups(self, chains: KeysByGroup) -> int:
+        position = self._backend.manager.lookup_groups(chains, self._ctx)
+        covered = zip(chains, self._backend.groups, strict=True)
+        found = sum(min(len(chain), position // group.span) for chain, group in covered)
+        self._backend.keys.looked(sum(map(len, chains)), found)
+        return position
 
     def load(
         self,
@@ -246,6 +256,8 @@ class Request:
             flow.handle._released.result()
 
     def _begin(self, flow: TransferFlow[Any], lane: Lane, *, at_once: bool) -> None:
+        if tracing.TRACER is not None:
+            flow.trace()
         self._flows.add(flow)
         flow.handle.on_released(lambda: self._flow_released(flow))
         if not at_once:

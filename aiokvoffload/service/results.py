@@ -1,10 +1,13 @@
 """What the service answers: records of counts and keys, no behaviour."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from aiokvoffload.base import OffloadKey
+from aiokvoffload.cache.statistics import ManagerStatistics
+from aiokvoffload.cpu.worker_statistics import WorkerStatistics
 from aiokvoffload.events import EventBusStatistics
+from aiokvoffload.histogram import NO_VALUES, HistogramStatistics
 from aiokvoffload.tiering.chain.statistics import TierStatistics
 
 
@@ -81,6 +84,48 @@ class ResetResult:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyStatistics:
+    """What became of the keys that requests asked for, since the service was opened.
+
+    Attributes:
+        looked_up: keys given to lookups.
+        found: those of them that a lookup counted; of several groups, those up to the common position.
+        served_by_tier: for each tier its name, and how many keys loads were served that were found there.
+        unserved: keys given to loads that were not served.
+    """
+
+    looked_up: int = 0
+    found: int = 0
+    served_by_tier: tuple[tuple[str, int], ...] = ()
+    unserved: int = 0
+
+
+@dataclass(slots=True)
+class KeyCounts:
+    """`KeyStatistics`, as it is counted: once for each call, however many keys it has."""
+
+    looked_up: int = 0
+    found: int = 0
+    served_by_tier: dict[str, int] = field(default_factory=dict)
+    unserved: int = 0
+
+    def looked(self, keys: int, found: int) -> None:
+        """Count one lookup."""
+        self.looked_up += keys
+        self.found += found
+
+    def loaded(self, sources: Iterable[tuple[str, int]], unserved: int) -> None:
+        """Count one load."""
+        for tier, keys in sources:
+            self.served_by_tier[tier] = self.served_by_tier.get(tier, 0) + keys
+        self.unserved += unserved
+
+    def statistics(self) -> KeyStatistics:
+        """A frozen record of counts."""
+        return KeyStatistics(self.looked_up, self.found, tuple(self.served_by_tier.items()), self.unserved)
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceStatistics:
     """One snapshot of everything below the service.
 
@@ -94,6 +139,11 @@ class ServiceStatistics:
         workers: each worker's own record, in rank order.
         events: the event bus's own record.
         tiers: what went to and came from each secondary tier.
+        is_open: whether it takes requests.
+        keys: what became of the keys that requests asked for.
+        loop_blocked: seconds that a timer on the loop was late by, twenty times a second.
+        waiting_promotions: chains that wait for room in CPU memory to come up into.
+        room_timeouts: chains that waited for room in vain.
     """
 
     requests: int
@@ -101,7 +151,12 @@ class ServiceStatistics:
     stores: int
     jobs_in_flight: int
     waiting_flows: int
-    manager: Any
-    workers: tuple[Any, ...]
+    manager: ManagerStatistics
+    workers: tuple[WorkerStatistics, ...]
     events: EventBusStatistics
     tiers: tuple[TierStatistics, ...] = ()
+    is_open: bool = True
+    keys: KeyStatistics = KeyStatistics()
+    loop_blocked: HistogramStatistics = NO_VALUES
+    waiting_promotions: int = 0
+    room_timeouts: int = 0

@@ -151,9 +151,9 @@ def _group_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
 
 
 def _checked_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
-    if len(set(keys)) != len(keys):
-        raise ArgumentError(f"keys must not repeat, got {len(keys)} keys of which {len(set(keys))} are distinct")
-    indices = _group_indices(keys)
+    first_words, indices = _words_of(keys)
+    if not _are_distinct(first_words) and len(distinct := set(keys)) != len(keys):
+        raise ArgumentError(f"keys must not repeat, got {len(keys)} keys of which {len(distinct)} are distinct")
     if not indices.any():
         return [0, *[len(keys)] * num_groups]
     if int(indices.max()) >= num_groups:
@@ -165,13 +165,23 @@ def _checked_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
     return [int(bound) for bound in np.searchsorted(indices, np.arange(num_groups + 1))]
 
 
-def _group_indices(keys: Sequence[OffloadKey]) -> Ids:
-    """Group index of each key. Keys of one length, the rule, are read as one array, ten times as fast."""
+def _words_of(keys: Sequence[OffloadKey]) -> tuple[npt.NDArray[np.uint64], Ids]:
+    """Of each key the first eight bytes of its hash, or none of them, and its group index.
+
+    Keys of one length, the rule, are read as one array, ten times as fast as one by one.
+    """
     lengths = set(map(len, keys))
-    if len(lengths) == 1 and min(lengths) > 4 and isinstance(keys[0], bytes):
-        suffixes = np.ndarray(len(keys), ">u4", b"".join(keys), offset=min(lengths) - 4, strides=(min(lengths),))
-        return suffixes.astype(np.int64)
-    return np.fromiter(map(_group_idx, keys), dtype=np.int64, count=len(keys))
+    if len(lengths) == 1 and (length := lengths.pop()) >= 12 and isinstance(keys[0], bytes):
+        joined = b"".join(keys)
+        words = np.ndarray(len(keys), "u8", joined, strides=(length,))
+        return words.astype(np.uint64), np.ndarray(len(keys), ">u4", joined, length - 4, (length,)).astype(np.int64)
+    return np.empty(0, dtype=np.uint64), np.fromiter(map(_group_idx, keys), dtype=np.int64, count=len(keys))
+
+
+def _are_distinct(words: npt.NDArray[np.uint64]) -> bool:
+    """Whether there are some and no two are equal; sorting numbers takes a fifth of the time of a set of keys."""
+    words.sort()
+    return len(words) > 0 and bool(np.all(words[1:] != words[:-1]))
 
 
 def _group_idx(key: OffloadKey) -> int:

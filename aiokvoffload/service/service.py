@@ -10,9 +10,12 @@ from aiokvoffload.cpu.common import CPU_TIER
 from aiokvoffload.device import Device
 from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ClosedError, InternalError
 from aiokvoffload.events import EventBus
+from aiokvoffload.histogram import NO_VALUES
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.depth import Depth
 from aiokvoffload.service.growth_watch import GrowthWatch
+from aiokvoffload.service.loop_watch import LoopWatch
+from aiokvoffload.service.opening import build_on_thread, close_unused
 from aiokvoffload.service.parts import Parts, ServiceLimits, TierParts
 from aiokvoffload.service.pump import Turnstile
 from aiokvoffload.service.request import Request
@@ -36,6 +39,7 @@ class OffloadingService:
         self._parts: Parts | None = None
         self._backend: Backend | None = None
         self._growth: GrowthWatch | None = None
+        self._loop_watch: LoopWatch | None = None
         self._depth: Depth | None = None
         self._turnstile = Turnstile()
         self._requests: dict[str, Request] = {}
@@ -156,6 +160,7 @@ class OffloadingService:
         if self._backend is None:
             raise ClosedError("statistics: the service was never opened")
         backend, live = self._backend, self._requests.values()
+        depth, watch = self._depth, self._loop_watch
         return ServiceStatistics(
             requests=len(self._requests),
             loads=self._ended_loads + sum(request.loads for request in live),
@@ -165,7 +170,12 @@ class OffloadingService:
             manager=backend.manager.statistics(),
             workers=tuple(worker.statistics() for worker in backend.workers),
             events=self.events.statistics(),
-            tiers=() if self._depth is None else self._depth.statistics(),
+            tiers=() if depth is None else depth.statistics(),
+            is_open=not backend.closing and backend.broken is None,
+            keys=backend.keys.statistics(),
+            loop_blocked=NO_VALUES if watch is None else watch.statistics(),
+            waiting_promotions=0 if depth is None else depth.waiting_promotions,
+            room_timeouts=0 if depth is None else depth.room_timeouts,
         )
 
     def check_integrity(self) -> None:
@@ -181,7 +191,7 @@ class OffloadingService:
         if self._entered or self._closed:
             raise ClosedError("a service is opened once")
         self._entered = True
-        parts = await _build_on_thread(self._build)
+        parts = await build_on_thread(self._build)
         if self.closed:
             await asyncio.to_thread(parts.close)
             raise ClosedError("the service was closed while it was being opened")
@@ -201,6 +211,7 @@ class OffloadingService:
             self._depth = backend.depth = await self._open_tiers(backend, parts, parts.tiers)
         self._parts, self._backend = parts, backend
         self._growth = GrowthWatch(parts.manager, parts.workers, on_more=backend.room_changed)
+        self._loop_watch = LoopWatch()
         self._pump_task = asyncio.create_task(self._backend.pump.run(), name="aiokvoffload-pump")
         self._pump_task.add_done_callback(self._pump_ended)
         return self
@@ -211,11 +222,11 @@ class OffloadingService:
             await depth.chain.open()
         except BaseException:
             # In a task of its own, so that a second cancellation stops the waiting and not the closing.
-            await asyncio.shield(asyncio.create_task(_close_unused(parts), name="aiokvoffload-discard"))
+            await asyncio.shield(asyncio.create_task(close_unused(parts), name="aiokvoffload-discard"))
             raise
         if self.closed:
             await depth.chain.aclose(tiers.close_timeout_s)
-            await _close_unused(parts)
+            await close_unused(parts)
             raise ClosedError("the service was closed while it was being opened")
         return depth
 
@@ -242,6 +253,8 @@ class OffloadingService:
         backend.closing = True
         if self._growth is not None:
             self._growth.close()
+        if self._loop_watch is not None:
+            self._loop_watch.close()
         backend.stop_flows()
         left = await self._close_tiers(parts)
         ends = await asyncio.gather(*(worker.aclose() for worker in parts.workers), return_exceptions=True)
@@ -306,26 +319,3 @@ class OffloadingService:
     def __repr__(self) -> str:
         state = "new" if self._backend is None else "closed" if self._closed else "open"
         return f"<OffloadingService {state}, {len(self._requests)} requests>"
-
-
-async def _build_on_thread(build: Callable[[], Parts]) -> Parts:
-    """Run `build` off the loop. A thread cannot be cancelled: what it builds for nobody is closed when it is done."""
-    building = asyncio.ensure_future(asyncio.to_thread(build))
-    try:
-        return await asyncio.shield(building)
-    except asyncio.CancelledError:
-        # In a task of its own, so that a second cancellation stops the waiting and not the closing.
-        await asyncio.shield(asyncio.create_task(_discard(building), name="aiokvoffload-discard"))
-        raise
-
-
-async def _close_unused(parts: Parts) -> None:
-    await asyncio.gather(*(worker.aclose() for worker in parts.workers))
-    if parts.device is not None:
-        await asyncio.to_thread(parts.device.close)
-
-
-async def _discard(building: asyncio.Future[Parts]) -> None:
-    await asyncio.wait([building])
-    if building.exception() is None:
-        await asyncio.to_thread(building.result().close)

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from aiokvoffload import tracing
 from aiokvoffload.base import (
     Event,
     Ids,
@@ -27,6 +28,8 @@ from aiokvoffload.service.segments import Segment
 
 class StoreFlow(TransferFlow[StoreResult]):
     """Stores whole chunks that are absent; everything else about them is bookkeeping."""
+
+    span_name = "store"
 
     def __init__(
         self,
@@ -85,7 +88,7 @@ class StoreFlow(TransferFlow[StoreResult]):
         if not self._backend.manager.complete_store(prepared.token, failed):
             failed = frozenset(keys)  # nothing of it may be read
             self._error = self._error or RESET_MEANWHILE
-        self._backend.stored()
+        self._backend.stored(keys, self.span)
         self._backend.forget_running(running, keys)
         self._count(keys, failed)
         running.end(failed)
@@ -126,6 +129,16 @@ class StoreFlow(TransferFlow[StoreResult]):
         current = [key for segment in rest for key in segment.keys[self._position :]]
         later = [key for segment in self._segments[self._segment_idx + 1 :] for key in segment.keys]
         return (*current, *later)
+
+    def _traced(self, result: StoreResult) -> tuple[tracing.Attributes, str]:
+        counts = {
+            "stored": result.stored,
+            "present": result.present,
+            "refused": len(result.refused_keys),
+            "failed": len(result.failed_keys),
+            "bytes": result.stored_bytes,
+        }
+        return counts, result.error
 
     def _result(self) -> StoreResult:
         if self._is_void:

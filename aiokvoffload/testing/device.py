@@ -154,6 +154,10 @@ class ManualDevice(HostDevice):
         """Let them go on."""
         self._gate.set()
 
+    @property
+    def wants_thread(self) -> bool:
+        return not self._gate.is_set()
+
     def refuse_next_copy(self) -> None:
         """The next piece of work cannot be enqueued; the device stays good."""
         self._refusals += 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from aiokvoffload.base import ChunkViews, LoadOutcome, OffloadingEvent, OffloadKey, RemovalReason, StoreOutcome
 from aiokvoffload.base.tier import SecondaryTier
 from aiokvoffload.cache.event_log import EventLog
+from aiokvoffload.cache.pool import PoolStatistics
 from aiokvoffload.errors import ClosedError, ConfigError
 from aiokvoffload.tiering.arguments import TierArguments
 
@@ -22,6 +23,12 @@ class MemoryTierStatistics:
     evicted: int
     loaded: int
     missed: int
+
+    @property
+    def pools(self) -> tuple[PoolStatistics, ...]:
+        """Chunks by state, as other tiers tell them: whatever is here may leave."""
+        free = self.capacity - self.resident
+        return (PoolStatistics(self.capacity, free, writing=0, pinned=0, evictable=self.resident, quarantined=0),)
 
 
 class MemoryTier(SecondaryTier):

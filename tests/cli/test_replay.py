@@ -1,4 +1,5 @@
 import asyncio
+import socket
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from aiokvoffload.cli.replay import ReplayOptions, choose_sizes, replay
+from aiokvoffload.cli.scrape import NoAnswerError, endpoint, scrape
 from aiokvoffload.cli.trace import SAMPLE_TRACE, TraceRequest, read_trace
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.plan import CopyPlan, plan_copies
@@ -174,3 +176,19 @@ async def test_a_prompt_longer_than_cpu_memory_is_served_from_disk(tmp_path: Pat
 async def test_a_directory_and_its_size_belong_together(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="--disk-dir and --disk-bytes belong together"):
         await replay(conversation(1), replace(OPTIONS, disk_dir=tmp_path))
+
+
+async def test_a_replay_serves_its_metrics_while_it_runs() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    begun = asyncio.Event()
+    running = asyncio.create_task(
+        replay(read_trace(SAMPLE_TRACE, limit=80), replace(OPTIONS, metrics_port=port), on_served=begun.set)
+    )
+    await begun.wait()
+    found = await asyncio.to_thread(scrape, endpoint(f"127.0.0.1:{port}"))
+    assert found.sum("requested_transfers_total") > 0
+    assert (await running).ok
+    with pytest.raises(NoAnswerError):
+        await asyncio.to_thread(scrape, endpoint(f"127.0.0.1:{port}"))

@@ -75,8 +75,8 @@ def test_what_the_driver_refuses_is_an_error_and_leaves_the_device_good() -> Non
     arena = HostArena(1, 4096, device=device)
     arena.rows()[:] = 7
     engine, stream = engines_of(device, "batch", [tensor], arena), device.create_stream()
-    arrays = (np.array([number]) for number in (arena.address, tensor.data_ptr(), 4096, 0))
-    plan = CopyPlan(*arrays)
+    halves = np.array([0, 2048])
+    plan = CopyPlan(arena.address + halves, tensor.data_ptr() + halves, np.array([2048, 2048]), np.array([0, 0]))
     with pytest.raises(PartialCopyError, match="CUDA_ERROR"):
         engine.copy(plan, torch.cuda.default_stream(), ordered=True)
     engine.copy(plan, stream, ordered=False)

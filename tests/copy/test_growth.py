@@ -44,13 +44,15 @@ def now(call: Callable[[], None]) -> None:
 
 
 @contextmanager
-def growing(device: PinGateDevice, *num_rows: int) -> Iterator[tuple[tuple[HostArena, ...], ArenaGrowth]]:
+def growing(
+    device: PinGateDevice, *num_rows: int, interlude: Callable[[], None] | None = None
+) -> Iterator[tuple[tuple[HostArena, ...], ArenaGrowth]]:
     """Arenas with their first pieces; afterwards nothing of them may be left."""
     before = memory_use()
     pools = [PoolShape((index,), ROW_BYTES, rows) for index, rows in enumerate(num_rows)]
     device.allow(len(pools))
     arenas = map_pools(pools, device, options=GROWING)
-    growth = ArenaGrowth(arenas)
+    growth = ArenaGrowth(arenas, interlude=interlude)
     yield arenas, growth
     growth.stop()
     device.allow(1)
@@ -81,6 +83,31 @@ def test_what_fits_into_the_first_piece_needs_no_thread() -> None:
         threads = threading.active_count()
         growth.start(now)
         assert (growth.state, threading.active_count()) == (PoolGrowth((2,), True), threads)
+
+
+@pytest.mark.parametrize(("after_s", "ready_rows"), [(0.0, 4), (60.0, 6)])
+def test_the_interlude_interrupts_long_growth_and_follows_a_short_one(
+    after_s: float, ready_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth_module, "INTERLUDE_AFTER_S", after_s)
+    device, ready = PinGateDevice(), list[tuple[int, ...] | None]()
+    with growing(device, 6, interlude=lambda: ready.append(growth.state.ready_slots)) as (_, growth):
+        assert not growth.state.ended
+        watch = Watch(growth)
+        growth.start(now)
+        device.allow(2)
+        assert (watch.last().ready_slots, ready) == ((6,), [(ready_rows,)])
+
+
+def test_a_growth_that_is_stopped_leaves_its_interlude_out() -> None:
+    device, ran = PinGateDevice(), list[bool]()
+    with growing(device, 6, interlude=lambda: ran.append(True)) as (_, growth):
+        watch = Watch(growth)
+        growth.start(now)
+        assert device.wait_until_pinning(WAIT_S)
+        growth.stop()
+        device.allow(1)
+        assert (watch.last().error, ran) == ("closed while it grew", [])
 
 
 def test_arenas_grow_in_step() -> None:

@@ -1,19 +1,24 @@
 """What a worker takes of the machine is given back whatever goes wrong on the way."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from aiokvoffload.base import Stream
 from aiokvoffload.copy import growth as growth_module
-from aiokvoffload.copy.arena import ArenaOptions
+from aiokvoffload.copy.arena import FILLED, ArenaOptions
+from aiokvoffload.copy.engine import CopyEngine
+from aiokvoffload.copy.host_engine import HostEngine
 from aiokvoffload.copy.memory_use import memory_use
 from aiokvoffload.cpu import machinery
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.machinery import Machinery
 from aiokvoffload.device.host import HostDevice, HostStream
-from aiokvoffload.errors import BrokenError
+from aiokvoffload.errors import BrokenError, ConfigError
+from aiokvoffload.poller import PollerStatistics
+from aiokvoffload.poller.lag import LagRecorder
 from aiokvoffload.testing import PinGateDevice
 from aiokvoffload.testing.memory import make_kv_caches
 
@@ -42,7 +47,10 @@ class PoorDevice(HostDevice):
         super().close()
 
 
-def build(device: HostDevice) -> Machinery:
+POLLED = PollerStatistics(0, 0, LagRecorder().statistics())
+
+
+def build(device: HostDevice, options: ArenaOptions = FILLED) -> Machinery:
     return Machinery(
         make_kv_caches([torch.zeros((4, 64), dtype=torch.uint8)]),
         [PoolShape((0,), 64, 4)],
@@ -50,6 +58,7 @@ def build(device: HostDevice) -> Machinery:
         device=device,
         owns_device=True,
         engine=None,
+        options=options,
     )
 
 
@@ -71,6 +80,60 @@ def test_no_step_that_fails_leaves_anything(step: str, monkeypatch: pytest.Monke
     with pytest.raises(MemoryError):
         build(device)
     assert (device.closed, memory_use()) == (True, before)
+
+
+class LateEngines:
+    """A first engine that is there at once, and a better one that is made when the test says so."""
+
+    def __init__(self, device: HostDevice, error: Exception | None = None) -> None:
+        self.first, self.better = HostEngine(device), HostEngine(device)
+        self.better.name = "better"
+        self.allowed = threading.Event()
+        self._error = error
+
+    def choose(self, *_: object) -> tuple[CopyEngine, Callable[[], CopyEngine]]:
+        return self.first, self._make
+
+    def _make(self) -> CopyEngine:
+        assert self.allowed.wait(10)
+        if self._error is not None:
+            raise self._error
+        return self.better
+
+
+@pytest.mark.parametrize("error", [None, ConfigError("no memory for stages")])
+def test_a_better_engine_is_used_once_it_is_there_and_not_waited_for(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are compiled and copies timed for it, for a second or more: no first chunk waits for that."""
+    device = HostDevice()
+    engines = LateEngines(device, error)
+    monkeypatch.setattr(machinery, "choose_first", engines.choose)
+    built = build(device, ArenaOptions(grows=True))
+    ended = threading.Event()
+    built.growth.watch(lambda growth: ended.set() if growth.ended else None)
+    built.growth.start(lambda tell: tell())
+    assert (built.statistics(POLLED).engine, built.growth.state.ended) == ("host", False)
+    engines.allowed.set()
+    assert ended.wait(10)
+    assert built.statistics(POLLED).engine == ("host" if error else "better")
+    assert {handler._engine for handler in built.handlers} == {engines.first if error else engines.better}
+    built.free()
+
+
+def test_a_close_waits_for_an_engine_that_is_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it opens for the handlers must not come after they have been closed."""
+    device = HostDevice()
+    engines = LateEngines(device)
+    monkeypatch.setattr(machinery, "choose_first", engines.choose)
+    built = build(device, ArenaOptions(grows=True))
+    built.growth.start(lambda tell: tell())
+    closing = threading.Thread(target=built.free)
+    closing.start()
+    engines.allowed.set()
+    closing.join(10)
+    assert built.growth.state.ended
+    assert {handler._engine for handler in built.handlers} <= {engines.first, engines.better}
 
 
 def test_memory_whose_pinning_hangs_is_abandoned_and_not_unmapped(monkeypatch: pytest.MonkeyPatch) -> None:

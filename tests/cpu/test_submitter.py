@@ -1,15 +1,20 @@
 """Whatever goes wrong after a job was accepted, it ends once, and not before its copies (I1, I2)."""
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from aiokvoffload.base import Event, GPULoadStoreSpec, Stream, Transfer
 from aiokvoffload.copy import engine as engine_module
-from aiokvoffload.copy.engine import RunEngine
+from aiokvoffload.copy.engine import Copies, Lane, RunEngine, Step
 from aiokvoffload.copy.plan import CopyPlan
+from aiokvoffload.copy.selection import Selection
+from aiokvoffload.cpu import submitter as submitter_module
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.errors import ArgumentError, BrokenError, TransferError
 from aiokvoffload.testing import ManualDevice
@@ -30,6 +35,35 @@ class InterruptedEngine(RunEngine):
 
     def copy(self, plan: CopyPlan, stream: Stream, *, ordered: bool) -> None:
         raise KeyboardInterrupt
+
+
+class HesitantEngine(RunEngine):
+    """Has to wait for the device before each copy; notes which threads it copied on."""
+
+    name = "hesitant"
+
+    def __init__(self) -> None:
+        self.copied_by: list[threading.Thread] = []
+
+    def plan(self, selection: Selection, lane: Lane) -> Copies:
+        return HesitantCopies(self, super().plan(selection, lane))
+
+    def copy(self, plan: CopyPlan, stream: Stream, *, ordered: bool) -> None:
+        self.copied_by.append(threading.current_thread())
+
+
+class HesitantCopies(Copies):
+    """One step that waits, then those of the copies within."""
+
+    def __init__(self, engine: HesitantEngine, within: Copies) -> None:
+        self.first_stream, self._within = within.first_stream, within
+
+    def enqueue(self, *, ordered: bool) -> Iterator[Step]:
+        yield Step.WAITS
+        yield from self._within.enqueue(ordered=ordered)
+
+    def whole_chunks_before(self, run: int) -> int:
+        return self._within.whole_chunks_before(run)
 
 
 class Stage:
@@ -154,7 +188,9 @@ async def test_an_interrupted_driver_call_is_raised_here_and_fails_its_job_there
     with pytest.raises(KeyboardInterrupt):
         stage.store(1, 0, 0)
     assert not any(result.success for result in await stage.worker.wait([1]))
+    stage.device.hold_submissions()  # or it would be enqueued here
     load = stage.load(2, 1, 32)
+    stage.device.release_submissions()
     assert (await load).error.startswith("KeyboardInterrupt")
     with pytest.raises(TransferError):
         await load.fence(stage.device.create_stream())
@@ -167,11 +203,71 @@ async def test_a_submission_thread_that_has_ended_breaks_the_worker_and_hangs_no
     first = stage.load(1, 0, 32)
     await first.fence(stage.device.create_stream())
     await asyncio.to_thread(stage.worker._machinery.submissions[0].stop)
+    stage.device.hold_submissions()  # or it would be enqueued here
     load = stage.load(2, 1, 40)
+    stage.device.release_submissions()
     stage.device.release()
     for transfer in (first, load):
         assert "submission thread" in (await transfer).error
         await transfer.released
     with pytest.raises(BrokenError):
         stage.store(3, 8, 2)
+    await stage.close()
+
+
+async def test_a_small_job_is_enqueued_before_the_call_returns_while_the_threads_are_idle() -> None:
+    """A thread would come a tenth of a millisecond later, which is as long as the copy takes."""
+    stage = Stage()
+    load = stage.load(1, 0, 32)
+    assert stage.device.pending_work
+    stage.device.release()
+    assert (await load).success
+    await stage.close()
+
+
+@pytest.mark.parametrize("reason", ["fragments", "jobs", "the device"])
+async def test_what_may_take_long_is_left_to_the_thread(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10."""
+    stage = Stage()
+    if reason == "the device":
+        stage.device.hold_submissions()
+    else:
+        monkeypatch.setattr(submitter_module, f"FEW_{reason.upper()}", 0)
+    load = stage.load(1, 0, 32)
+    assert (stage.worker._submitter._jobs_there, load.result) == (1, None)
+    stage.device.release_submissions()
+    stage.device.release()
+    assert (await load).success
+    await stage.close()
+
+
+async def test_a_small_job_does_not_overtake_one_that_the_thread_has() -> None:
+    """I8: one thread at a time feeds a stream."""
+    stage = Stage()
+    stage.device.hold_submissions()
+    first = stage.load(1, 0, 32)
+    # The gate opens for the thread when both are submitted, but it is no reason any more to give it the second.
+    with mock.patch.object(ManualDevice, "wants_thread", False):
+        second = stage.load(2, 1, 40)
+        assert not stage.device.pending_work
+    ended: list[int] = []
+    for transfer in (first, second):
+        transfer.on_released(partial(ended.append, transfer.job_id))
+    stage.device.release_submissions()
+    stage.device.release()
+    assert all([(await each).success for each in (first, second)])
+    await asyncio.sleep(0)
+    assert ended == [1, 2]
+    await stage.close()
+
+
+async def test_a_job_that_has_to_wait_for_the_device_goes_on_in_the_thread() -> None:
+    """I10: the loop never waits for room in a ring."""
+    engine = HesitantEngine()
+    stage = Stage(engine=engine)
+    load = stage.load(1, 0, 32)
+    assert engine.copied_by == []
+    stage.device.release()
+    assert (await load).success
+    assert [thread.name for thread in engine.copied_by] == ["aiokvoffload-loads"]
     await stage.close()

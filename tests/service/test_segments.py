@@ -83,7 +83,7 @@ def test_nothing_is_legal() -> None:
         (keys_of(1), GPULoadStoreSpec([1], [1]), TWO_GROUPS, "blocks must have 2 groups, got 1"),
         (["not bytes"], [1], ONE, "keys must be offload keys"),
         ([b"abc"], [1], ONE, "keys must be offload keys"),
-        ([keys_of(1)], [1], ONE, "keys must be one flat sequence of offload keys"),
+        ([keys_of(1)], [1], ONE, "keys must be offload keys \\(hash and 4 bytes"),
         ([*keys_of(1), "x" * 13], [1, 2], ONE, "keys must be one flat sequence of offload keys"),
         (keys_of(1), [-1], ONE, "block_ids must be at least 0, got -1 at index 0"),
         (keys_of(1), [0.5], ONE, "whole numbers"),

@@ -1,11 +1,10 @@
 """The routes. Knows HTTP and when a client has left; what is said is in `chat`, who answers is the engine."""
 
 import asyncio
-import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -26,20 +25,10 @@ from aiokvoffload.cli.serve.chat import (
     parse_chat,
 )
 from aiokvoffload.errors import ArgumentError, BusyError, ClosedError, OffloadError
+from aiokvoffload.metrics import MetricsCollector
 from aiokvoffload.service.service import OffloadingService
 
 MAX_BODY_BYTES = 4 << 20
-
-
-def _installed(module: str) -> Any:
-    """A module that only `/metrics` needs, or `None`; found when this one is imported, since that reads files."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError:
-        return None
-
-
-_EXPORTER, _PROMETHEUS = _installed("aiokvoffload.metrics"), _installed("prometheus_client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,22 +134,15 @@ def _health(served: Served) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _metrics(served: Served) -> Callable[[Request], Awaitable[Response]]:
-    """The library's figures, where its exporter and what that needs are installed."""
-    if _EXPORTER is None or _PROMETHEUS is None:
-        return _no_metrics
-    registry = _PROMETHEUS.CollectorRegistry()
-    registry.register(_EXPORTER.MetricsCollector(served.offload))
+    """The library's figures, for Prometheus."""
+    registry = CollectorRegistry()
+    registry.register(MetricsCollector(served.offload))
 
     async def figures(_: Request) -> Response:
         # On a thread, which asks the loop for one snapshot: rendering takes longer than a loop should be held.
-        text = await asyncio.to_thread(_PROMETHEUS.generate_latest, registry)
-        return Response(text, media_type=_PROMETHEUS.CONTENT_TYPE_LATEST)
+        return Response(await asyncio.to_thread(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
 
     return figures
-
-
-async def _no_metrics(_: Request) -> Response:
-    return JSONResponse(error_record("metrics are missing: pip install 'aiokvoffload[metrics]'", kind="missing"), 404)
 
 
 async def _body(request: Request) -> bytes:

@@ -7,16 +7,20 @@ told of changes, and looks again.
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from aiokvoffload import tracing
 from aiokvoffload.base import ChunkViews, Ids, OffloadingWorker, OffloadKey, ReqContext, get_offload_group_idx
 from aiokvoffload.base.tier import LoadOutcome, SecondaryTier, StoreOutcome
 from aiokvoffload.clock import Clock
 from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, Verdict
 from aiokvoffload.tiering.chain.calls import CallEnd, TierCall
 from aiokvoffload.tiering.chain.lane import TierLane
+from aiokvoffload.tiering.chain.link import Link
+from aiokvoffload.tiering.chain.listener import ChainListener
 from aiokvoffload.tiering.chain.room import RoomQueue
-from aiokvoffload.tiering.chain.statistics import TierCounts, TierStatistics
+from aiokvoffload.tiering.chain.spans import Causes, begin_span, error_of
+from aiokvoffload.tiering.chain.statistics import TierStatistics
 from aiokvoffload.tiering.chain.walk import PromotionWalk
 from aiokvoffload.tiering.config import TierConfig
 from aiokvoffload.tiering.manager import TieringOffloadingManager
@@ -25,28 +29,11 @@ _CALLS_AHEAD = 2
 """Batches that a walk has under way for each call that a tier runs at a time: it has the next one at hand."""
 
 
-class ChainListener(Protocol):
-    """Who is told what becomes of keys."""
+class _Begun(NamedTuple):
+    """When a promotion began, and its span."""
 
-    def promotion_began(self, promotion: Promotion) -> None:
-        """Its keys are on their way into CPU memory."""
-        ...
-
-    def promotion_ended(self, promotion: Promotion, failed_keys: frozenset[OffloadKey]) -> None:
-        """All its other keys are readable."""
-        ...
-
-    def tiers_changed(self) -> None:
-        """There may be events to take."""
-        ...
-
-
-class _Link(NamedTuple):
-    """One tier of the chain."""
-
-    lane: TierLane
-    counts: TierCounts
-    max_calls_ahead: int
+    time_s: float
+    span: tracing.Span | None
 
 
 class Chain:
@@ -73,16 +60,16 @@ class Chain:
     ) -> None:
         self._manager, self._workers, self._listener = manager, tuple(workers), listener
         self._links = {
-            tier.name: _Link(
+            tier.name: Link(
                 TierLane(tier, config, clock=clock, on_serving=self._serving_changed),
-                TierCounts(),
-                _CALLS_AHEAD * config.max_loads_in_flight,
+                max_calls_ahead=_CALLS_AHEAD * config.max_loads_in_flight,
             )
             for tier, config in tiers
         }
         self._clock = clock
         self._room = RoomQueue(clock, room_timeout_s)
         self._promotions: dict[int, Promotion] = {}
+        self._causes = Causes()
         self._closing = self._is_cascading = self._will_serve = False
 
     @property
@@ -111,6 +98,10 @@ class Chain:
                 await tier.aclose()
             raise
 
+    def trace(self, keys: Sequence[OffloadKey], cause: tracing.Span) -> None:
+        """Spans of cascades of these keys are under `cause`."""
+        self._causes.note(keys, cause)
+
     def cascade(self) -> None:
         """Begin what the manager wants to go down."""
         if self._is_cascading:  # one that is refused makes room for the next at once
@@ -124,12 +115,13 @@ class Chain:
             self._is_cascading = False
 
     def _call_of(self, cascade: Cascade) -> TierCall:
+        span = begin_span(self._causes.of(cascade.keys), "cascade", cascade)
         return TierCall(
             cascade.keys,
             get_offload_group_idx(cascade.keys[0]),
             cascade.max_call_keys,
             partial(self._views, cascade.keys, cascade.slots),
-            partial(self._cascade_settled, cascade),
+            partial(self._cascade_settled, cascade, span),
             partial(self._cascade_returned, cascade),
         )
 
@@ -141,6 +133,7 @@ class Chain:
         excluded: Collection[str] = (),
         on_change: Callable[[], None] = lambda: None,
         holds: bool = False,
+        cause: tracing.Span | None = None,
     ) -> PromotionWalk | None:
         """Begin to bring a chain up; `None` if its first key is in no tier that may be asked.
 
@@ -150,11 +143,12 @@ class Chain:
             excluded: tiers that are not to be asked.
             on_change: called when the keys are to be looked up again, maybe before this returns.
             holds: whether what has come up stays until it is used; the caller then says so, and when it gives up.
+            cause: spans of the promotions are under it.
         """
         if self._closing or not self._manager.can_promote(keys, excluded):
             return None
         release = self._release if holds else None
-        walk = PromotionWalk(keys, ctx, excluded=excluded, on_change=on_change, release=release)
+        walk = PromotionWalk(keys, ctx, excluded=excluded, on_change=on_change, release=release, cause=cause)
         self._go_on(walk)
         return walk
 
@@ -169,6 +163,16 @@ class Chain:
         self._will_serve = False
         if self._room.serve_next(self._advance):
             self.room_changed()
+
+    @property
+    def walks_waiting(self) -> int:
+        """Chains that wait for room in CPU memory to come up into."""
+        return len(self._room)
+
+    @property
+    def room_timeouts(self) -> int:
+        """Chains that waited for room in vain so far."""
+        return self._room.timeouts
 
     async def reset(self, names: Collection[str]) -> dict[str, int | None]:
         """Reset tiers side by side; for each what was cleared, `None` where that must wait until the tier answers."""
@@ -202,33 +206,8 @@ class Chain:
 
     def statistics(self) -> tuple[TierStatistics, ...]:
         """One record for each tier."""
-        return tuple(self._tier_statistics(name, link) for name, link in self._links.items())
-
-    def _tier_statistics(self, name: str, link: _Link) -> TierStatistics:
-        lane, counts = link.lane, link.counts
-        queues = lane.queues
-        return TierStatistics(
-            name=name,
-            serving=lane.serving,
-            storing=lane.storing.serving,
-            reason=lane.loading.reason or lane.storing.reason,
-            outages=lane.loading.outages,
-            promoted=counts.promoted,
-            missed=counts.missed,
-            corrupt=counts.corrupt,
-            failed_loads=counts.failed_loads,
-            cascaded=counts.cascaded,
-            present=counts.present,
-            refused=counts.refused,
-            failed_stores=counts.failed_stores,
-            dropped=counts.dropped + self._manager.count_dropped(name),
-            loads_waiting=len(queues.loads),
-            stores_waiting=len(queues.stores),
-            calls_in_flight=queues.running_loads + queues.running_stores,
-            calls_late=lane.late,
-            store_delay_s=queues.store_delay_s,
-            tier=lane.tier.statistics(),
-        )
+        count_dropped = self._manager.count_dropped
+        return tuple(link.statistics(held=count_dropped(name)) for name, link in self._links.items())
 
     def _views(self, keys: Sequence[OffloadKey], slots: Ids) -> Sequence[ChunkViews]:
         group_idx, rows = get_offload_group_idx(keys[0]), slots.tolist()
@@ -260,6 +239,7 @@ class Chain:
 
     def _begin(self, walk: PromotionWalk, promotion: Promotion) -> None:
         walk.begin(promotion.keys)
+        span = begin_span(walk.cause, "promotion", promotion)
         self._promotions[promotion.token] = promotion
         self._listener.promotion_began(promotion)
         self._links[promotion.tier].lane.load(
@@ -268,18 +248,25 @@ class Chain:
                 get_offload_group_idx(promotion.keys[0]),
                 len(promotion.keys),
                 partial(self._views, promotion.keys, promotion.slots),
-                partial(self._promotion_settled, walk, promotion),
+                partial(self._promotion_settled, walk, promotion, _Begun(self._clock.now_s(), span)),
                 partial(self._promotion_returned, promotion),
             )
         )
 
     def _promotion_settled(
-        self, walk: PromotionWalk, promotion: Promotion, end: CallEnd, outcomes: Sequence[LoadOutcome] | None
+        self,
+        walk: PromotionWalk,
+        promotion: Promotion,
+        begun: _Begun,
+        end: CallEnd,
+        outcomes: Sequence[LoadOutcome] | None,
     ) -> None:
-        keys = promotion.keys
+        keys, link = promotion.keys, self._links[promotion.tier]
         outcomes = [LoadOutcome.FAILED] * len(keys) if outcomes is None else outcomes
-        self._count_loads(self._links[promotion.tier].counts, outcomes)
+        link.count_loads(outcomes, self._clock.now_s() - begun.time_s)
         failed = frozenset(key for key, out in zip(keys, outcomes, strict=True) if out is not LoadOutcome.LOADED)
+        if begun.span is not None:
+            begun.span.end({"failed": len(failed)}, error=error_of(end))
         if end is CallEnd.LATE:
             self._manager.quarantine_promotion(promotion)
         elif not self._complete_promotion(promotion, failed):
@@ -306,17 +293,19 @@ class Chain:
         del self._promotions[promotion.token]
         return self._manager.complete_promotion(promotion, failed)
 
-    def _cascade_settled(self, cascade: Cascade, end: CallEnd, outcomes: Sequence[StoreOutcome] | None) -> None:
-        counts = self._links[cascade.tier].counts
+    def _cascade_settled(
+        self, cascade: Cascade, span: tracing.Span | None, end: CallEnd, outcomes: Sequence[StoreOutcome] | None
+    ) -> None:
+        if span is not None:
+            stored = 0 if outcomes is None else outcomes.count(StoreOutcome.STORED)
+            span.end({"stored": stored}, error=error_of(end))
+        link = self._links[cascade.tier]
         if end is CallEnd.REFUSED:
-            counts.dropped += len(cascade.keys)
+            link.counts.dropped += len(cascade.keys)
             return
         outcomes = [StoreOutcome.FAILED] * len(cascade.keys) if outcomes is None else outcomes
         pairs = zip(cascade.keys, outcomes, strict=True)
-        counts.cascaded += outcomes.count(StoreOutcome.STORED)
-        counts.present += outcomes.count(StoreOutcome.PRESENT)
-        counts.refused += outcomes.count(StoreOutcome.REFUSED)
-        counts.failed_stores += outcomes.count(StoreOutcome.FAILED)
+        link.count_stores(outcomes)
         declined = [key for key, outcome in pairs if outcome in (StoreOutcome.REFUSED, StoreOutcome.FAILED)]
         if declined:
             self._manager.decline_cascade(cascade, declined)
@@ -326,12 +315,6 @@ class Chain:
         self.cascade()
         self._listener.tiers_changed()
         self.room_changed()
-
-    def _count_loads(self, counts: TierCounts, outcomes: Sequence[LoadOutcome]) -> None:
-        counts.promoted += outcomes.count(LoadOutcome.LOADED)
-        counts.missed += outcomes.count(LoadOutcome.MISS)
-        counts.corrupt += outcomes.count(LoadOutcome.CORRUPT)
-        counts.failed_loads += outcomes.count(LoadOutcome.FAILED)
 
     def _serving_changed(self) -> None:
         self._manager.set_serving(

@@ -6,7 +6,7 @@ returns, however late (I2, fault 25).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from aiokvoffload.tiering.chain.calls import CallEnd, TierCall
 from aiokvoffload.tiering.chain.deadline import returned_in_time
 from aiokvoffload.tiering.chain.health import TierHealth
 from aiokvoffload.tiering.chain.queues import TierQueues
+from aiokvoffload.tiering.chain.statistics import CallCounts
 from aiokvoffload.tiering.config import TierConfig
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ class TierLane:
         storing: whether stores are; a full disk takes no more, and can still be read.
         queues: what waits and runs.
         late: calls whose deadline has passed and that have not returned.
+        loaded: what loads have moved.
+        stored: what stores have moved.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class TierLane:
             max_store_delay_s=config.max_store_delay_s,
         )
         self.late = 0
+        self.loaded, self.stored = CallCounts(), CallCounts()
         self._config, self._clock, self._on_serving = config, clock, on_serving
         self._closing = self._owes_reset = False
         self._resets = 0
@@ -183,7 +187,8 @@ class TierLane:
     async def _perform_load(self, call: TierCall) -> None:
         try:
             failed, health = LoadOutcome.FAILED, self.loading
-            await self._perform(call, self.tier.load, self._config.load_timeout_s, failed=failed, health=health)
+            running = self._run(self.tier.load, call, self.loaded, LoadOutcome.LOADED)
+            await self._perform(call, running, self._config.load_timeout_s, failed=failed, health=health)
         finally:
             self.queues.load_ended()
 
@@ -191,14 +196,29 @@ class TierLane:
         began_s = self._clock.now_s()
         try:
             failed, health = StoreOutcome.FAILED, self.storing
-            await self._perform(call, self.tier.store, self._config.store_timeout_s, failed=failed, health=health)
+            running = self._run(self.tier.store, call, self.stored, StoreOutcome.STORED)
+            await self._perform(call, running, self._config.store_timeout_s, failed=failed, health=health)
         finally:
             self.queues.store_ended(len(call.keys), self._clock.now_s() - began_s)
 
+    async def _run(self, operation: _Call, call: TierCall, counts: CallCounts, moved: Any) -> Sequence[Any]:
+        views = call.make_views()
+        began_s = self._clock.now_s()
+        outcomes = await operation(call.keys, views)
+        chunk_bytes = sum(buffer.nbytes for buffer in views[0])  # those of one call are of one group
+        counts.add(moved_bytes=outcomes.count(moved) * chunk_bytes, busy_s=self._clock.now_s() - began_s)
+        return outcomes
+
     async def _perform(
-        self, call: TierCall, operation: _Call, timeout_s: float, *, failed: Any, health: TierHealth
+        self,
+        call: TierCall,
+        running_call: Coroutine[Any, Any, Sequence[Any]],
+        timeout_s: float,
+        *,
+        failed: Any,
+        health: TierHealth,
     ) -> None:
-        running = asyncio.ensure_future(_run(operation, call))
+        running = asyncio.ensure_future(running_call)
         try:
             in_time = await returned_in_time(running, self._clock, self._clock.now_s() + timeout_s)
         except asyncio.CancelledError:
@@ -290,10 +310,6 @@ class TierLane:
 
     def __repr__(self) -> str:
         return f"<TierLane {self.tier.name!r}: {self.loading!r}, {self.storing!r}, {self.queues!r}, {self.late} late>"
-
-
-async def _run(operation: _Call, call: TierCall) -> Sequence[Any]:
-    return await operation(call.keys, call.make_views())
 
 
 def _error_of(ended: "asyncio.Future[Any]") -> BaseException | None:

@@ -15,6 +15,13 @@ class TierQueues:
         max_loads: loads at a time.
         max_stores: stores at a time.
         max_store_delay_s: a store that would wait longer is refused.
+
+    Attributes:
+        loads: those that wait.
+        stores: those that wait.
+        running_loads: how many run.
+        running_stores: how many run.
+        refused_store_keys: keys of stores that would have waited too long.
     """
 
     def __init__(self, *, max_loads: int, max_stores: int, max_store_delay_s: float) -> None:
@@ -25,6 +32,7 @@ class TierQueues:
         self._max_store_delay_s = max_store_delay_s
         self._key_store_s = 0.0
         self._queued_store_keys = 0
+        self.refused_store_keys = 0
 
     @property
     def store_delay_s(self) -> float:
@@ -34,6 +42,7 @@ class TierQueues:
     def admit_store(self, call: TierCall) -> bool:
         """Let a store wait, unless that would take too long."""
         if self.store_delay_s > self._max_store_delay_s:
+            self.refused_store_keys += len(call.keys)
             return False
         self.stores.append(call)
         self._queued_store_keys += len(call.keys)

@@ -3,6 +3,42 @@
 from dataclasses import dataclass
 from typing import Any
 
+from aiokvoffload.histogram import NO_VALUES, HistogramStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class CallStatistics:
+    """What the calls of one direction have moved.
+
+    Attributes:
+        calls: calls that have returned, failed ones included.
+        moved_bytes: payload of the keys that arrived.
+        busy_s: seconds that the calls took, one after the other.
+    """
+
+    calls: int = 0
+    moved_bytes: int = 0
+    busy_s: float = 0.0
+
+
+@dataclass(slots=True)
+class CallCounts:
+    """`CallStatistics`, as it is counted."""
+
+    calls: int = 0
+    moved_bytes: int = 0
+    busy_s: float = 0.0
+
+    def add(self, *, moved_bytes: int, busy_s: float) -> None:
+        """Count one call."""
+        self.calls += 1
+        self.moved_bytes += moved_bytes
+        self.busy_s += busy_s
+
+    def statistics(self) -> CallStatistics:
+        """A frozen record of counts."""
+        return CallStatistics(self.calls, self.moved_bytes, self.busy_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierStatistics:
@@ -23,12 +59,17 @@ class TierStatistics:
         refused: keys that it did not keep.
         failed_stores: keys that could not be written, or not in time.
         dropped: keys that were not offered to it, because it did not keep up or was out of service.
+        dropped_slow: those of them that would have waited for too long.
+        dropped_held: those of them for which too many slots were held already, or that came too late.
         loads_waiting: calls that wait for their turn.
         stores_waiting: calls that wait for their turn.
         calls_in_flight: calls that have not returned, late ones included.
         calls_late: those of them whose deadline has passed: their buffers are quarantined.
         store_delay_s: how long a store that came now would wait.
         tier: the tier's own record.
+        promotions: what came up in bytes and seconds.
+        cascades: what went down in bytes and seconds.
+        promotion_latency: seconds from a batch's slots being reserved to its keys being readable, or not.
     """
 
     name: str
@@ -45,12 +86,17 @@ class TierStatistics:
     refused: int
     failed_stores: int
     dropped: int
+    dropped_slow: int = 0
+    dropped_held: int = 0
     loads_waiting: int
     stores_waiting: int
     calls_in_flight: int
     calls_late: int
     store_delay_s: float
     tier: Any
+    promotions: CallStatistics = CallStatistics()
+    cascades: CallStatistics = CallStatistics()
+    promotion_latency: HistogramStatistics = NO_VALUES
 
 
 @dataclass(slots=True)

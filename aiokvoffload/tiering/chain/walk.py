@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from aiokvoffload.base import OffloadKey, ReqContext
 from aiokvoffload.tiering.actions import Hold, Promotion
+from aiokvoffload.tracing import Span
 
 
 class PromotionWalk:
@@ -16,12 +17,14 @@ class PromotionWalk:
         ctx: who wants them.
         excluded: names of tiers that are not to be asked.
         on_change: called when a batch has ended, and when the walk has; the keys themselves are to be looked up.
+        cause: the span that promotions belong to, where somebody traces them.
         release: ends a hold. Without it nothing is held: who does not use the keys must not hold them.
 
     Attributes:
         keys: as given.
         ctx: as given.
         excluded: as given.
+        cause: as given.
         holds: whether promoted keys are held until they are used.
         position: of the first key that is not promoted and not on its way.
         in_flight: batches on their way.
@@ -34,6 +37,7 @@ class PromotionWalk:
         "_holds",
         "_on_change",
         "_release",
+        "cause",
         "ctx",
         "ended",
         "excluded",
@@ -51,9 +55,10 @@ class PromotionWalk:
         excluded: Collection[str] = (),
         on_change: Callable[[], None] = lambda: None,
         release: Callable[[Hold], None] | None = None,
+        cause: Span | None = None,
     ) -> None:
         self.keys, self.ctx, self.excluded = keys, ctx, excluded
-        self._on_change, self._release = on_change, release
+        self._on_change, self._release, self.cause = on_change, release, cause
         self.position = self.in_flight = 0
         self.ended = self._given_up = False
         self.tier_by_key: dict[OffloadKey, str] = {}

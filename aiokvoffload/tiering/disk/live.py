@@ -50,7 +50,7 @@ class LiveDisk:
     """
 
     def __init__(self, config: DiskConfig, opened: OpenedDisk, calls: DiskCalls, events: EventLog) -> None:
-        self._opened = opened
+        self._opened, self._policy = opened, config.policy
         self._handover = Handover()
         self._handover.bind(asyncio.get_running_loop())
         self.recovered, self._ended = asyncio.Event(), asyncio.Event()
@@ -146,6 +146,7 @@ class LiveDisk:
             commits=self._writer.commits,
             failed_commits=self._writer.failures,
             lost_indexes=self._opened.lost_indexes,
+            policy=self._policy,
             **asdict(self.shared.counts),
         )
 

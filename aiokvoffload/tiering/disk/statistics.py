@@ -56,6 +56,7 @@ class DiskStatistics:
         cleared: keys that were readable at a reset.
         stored_bytes: payload written.
         loaded_bytes: payload read, and found right.
+        policy: name of the cache policy.
     """
 
     pools: tuple[PoolStatistics, ...]
@@ -83,3 +84,4 @@ class DiskStatistics:
     cleared: int
     stored_bytes: int
     loaded_bytes: int
+    policy: str = ""

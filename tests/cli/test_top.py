@@ -1,0 +1,163 @@
+"""`aiokvoffload top`, on a real endpoint of a real service."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from aiokvoffload.cli import top
+from aiokvoffload.cli.app import app
+from aiokvoffload.cli.scrape import NoAnswerError, Scrape, parse
+from aiokvoffload.cli.shell import run
+from aiokvoffload.cli.top import TopFigures, figures, look_once, watch
+from aiokvoffload.cli.top_view import view
+from aiokvoffload.metrics import serve_metrics
+from tests.metrics.scene import BLOCK_BYTES, get, keys_of, used_service
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_has_its_signal_pipe() -> None:
+    """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a command leaves."""
+    run(asyncio.sleep(0))
+
+
+COMMAND = [sys.executable, "-m", "aiokvoffload", "top"]
+
+
+def rendered(seen: TopFigures | None, trouble: str = "") -> str:
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(view(seen, trouble, url="http://there"))
+    return capture.get()
+
+
+async def two_scrapes() -> tuple[Scrape, Scrape]:
+    """A service before and after it loads four chunks that CPU memory has."""
+    async with used_service() as service, serve_metrics(service, port=0) as server:
+        _, before = await get(server.url)
+        async with service.request("again") as request:
+            request.lookup(keys_of(4))
+            await request.load(keys_of(4), range(4))
+        _, now = await get(server.url)
+    return parse("there", before), parse("there", now)
+
+
+async def test_rates_are_differences_of_two_scrapes() -> None:
+    before, now = await two_scrapes()
+    seen = figures("there", Scrape(10.0, before.samples), Scrape(12.0, now.samples))
+    cpu, memory = seen.tiers
+    assert (seen.open, seen.found_ratio, seen.transfers_per_s) == (True, 1.0, 0.5)
+    assert (cpu.tier, cpu.policy, cpu.capacity, cpu.hits_per_s, cpu.misses_per_s) == ("cpu", "lru", 8, 2.0, 0.0)
+    assert (memory.tier, memory.evictable, memory.hits_per_s, memory.in_service) == ("memory", 4, 0.0, True)
+    rates = {(each.tier, each.direction): each.bytes_per_s for each in seen.traffic}
+    assert rates == {
+        ("cpu", "load"): 2 * BLOCK_BYTES,
+        ("cpu", "store"): 0.0,
+        ("memory", "cascade"): 0.0,
+        ("memory", "promotion"): 0.0,
+    }
+    text = rendered(seen)
+    assert "…" not in text
+    assert "100.0% of keys found" in text
+
+
+async def test_large_figures_fit_a_terminal_of_eighty_columns() -> None:
+    before, now = await two_scrapes()
+    seen = figures("there", before, now)
+    big = 123_456_789
+    tier = replace(
+        seen.tiers[0], capacity=big, pinned=big, writing=big, hits_per_s=big, failed_per_s=1e4, in_service=False
+    )
+    text = rendered(replace(seen, tiers=(replace(tier, misses_per_s=9999, evicted_per_s=big, refused_per_s=1e12),)))
+    assert "cpu (out)" in text
+    assert "123M" in text
+    assert "9999" in text
+    assert "10k" in text
+    assert "…" not in text
+
+
+async def test_a_server_that_began_anew_has_no_negative_rates() -> None:
+    before, now = await two_scrapes()
+    seen = figures("there", now, before)
+    assert min(tier.hits_per_s for tier in seen.tiers) >= 0
+    assert min(each.bytes_per_s for each in seen.traffic) >= 0
+
+
+async def test_one_look_is_two_scrapes() -> None:
+    async with used_service() as service, serve_metrics(service, port=0) as server:
+        seen = await look_once(server.url, 0.0)
+        assert server.statistics().scrapes == 2
+    assert (seen.open, seen.requests, seen.found_ratio) == (True, 0, None)
+    assert "no lookups" in rendered(seen)
+
+
+async def test_a_server_that_goes_away_is_shown_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, now = await two_scrapes()
+    answers: list[Scrape | Exception] = [before, now, NoAnswerError("gone"), now]
+    shown: list[tuple[bool, str]] = []
+
+    def answer(_: str) -> Scrape:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def show(seen: TopFigures | None, trouble: str) -> None:
+        shown.append((seen is not None, trouble))
+        rendered(seen, trouble)
+        if not answers:
+            watching.cancel()
+
+    monkeypatch.setattr(top, "scrape", answer)
+    watching = asyncio.create_task(watch("there", 0.0, show))
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+    assert shown == [(False, ""), (True, ""), (True, "gone"), (True, "")]
+
+
+async def test_the_command_gives_json_to_scripts() -> None:
+    async with used_service() as service, serve_metrics(service, port=0) as server:
+        arguments = [*COMMAND, server.url, "--once", "--interval", "0.1", "--json", "-"]
+        result = await asyncio.to_thread(subprocess.run, arguments, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    seen = json.loads(result.stdout)
+    assert (seen["url"], seen["open"], [tier["tier"] for tier in seen["tiers"]]) == (
+        server.url,
+        True,
+        ["cpu", "memory"],
+    )
+
+
+async def test_ctrl_c_is_the_clean_end_of_a_watch() -> None:
+    async with used_service() as service, serve_metrics(service, port=0) as server:
+        arguments = [*COMMAND, server.url, "--interval", "0.1"]
+        process = await asyncio.to_thread(
+            subprocess.Popen, arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        while server.statistics().scrapes < 3:
+            await asyncio.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        shown, errors = await asyncio.to_thread(process.communicate)
+    assert (process.returncode, errors) == (0, "")
+    assert "wake-up lag" in shown
+
+
+def test_no_answer_is_one_line_and_status_2() -> None:
+    result = CliRunner().invoke(app, ["top", "127.0.0.1:1", "--once"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("aiokvoffload: http://127.0.0.1:1/metrics: no answer")
+    assert result.stderr.count("\n") == 1
+
+
+def test_json_without_an_end_is_refused() -> None:
+    result = CliRunner().invoke(app, ["top", "--json", "-"])
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "aiokvoffload: --json belongs to --once: what is watched has no end\n",
+    )
