@@ -4,6 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from aiokvoffload.cli.app import app
 
 COMMAND = ["bench", "serve", "--device", "host", "--model", "random", "--quick"]
 
@@ -42,12 +45,23 @@ def test_every_tier_and_share_of_hits_is_measured_in_one_run(tmp_path: Path) -> 
     [
         (["--prompt-tokens", "1k"], "--prompt-tokens must be whole numbers above 0, got '1k'"),
         (["--prompt-tokens", "40"], "prompt_tokens must be multiples of a block's 16, two at least, got 40"),
-        (["--model", "huge"], "model must be one of smollm2, random, random-1b, random-8b, got 'huge'"),
+        (
+            ["--json", "no/such/folder/x"],
+            "--json no/such/folder/x: there is no folder no/such/folder",
+        ),
     ],
 )
-def test_what_cannot_be_measured_is_one_line_and_status_2(options: list[str], message: str) -> None:
-    result = aiokvoffload(*COMMAND, *options)
-    assert (result.returncode, result.stderr) == (2, f"aiokvoffload: {message}\n")
+def test_what_cannot_be_measured_is_said_before_anything_is(options: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, [*COMMAND, *options])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"aiokvoffload: {message}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_model_that_is_not_there_is_one_line_and_status_2() -> None:
+    result = aiokvoffload(*COMMAND, "--model", "huge")
+    expected = "aiokvoffload: model must be one of smollm2, random, random-1b, random-8b, got 'huge'\n"
+    assert (result.returncode, result.stderr) == (2, expected)
 
 
 def test_without_the_extra_it_says_what_to_install() -> None:
