@@ -21,7 +21,9 @@ QUESTION = [{"role": "user", "content": 4 * FILLER + "What is the capital of Fra
 
 @pytest.fixture(scope="module")
 def checkpoint() -> Checkpoint:
-    return load_checkpoint("smollm2", torch.device("cpu"))
+    checkpoint = load_checkpoint("smollm2", torch.device("cpu"))
+    checkpoint.text.prepare()  # reads files, which the loop may not
+    return checkpoint
 
 
 async def test_a_real_model_answers_alike_wherever_its_prompt_was(checkpoint: Checkpoint, tmp_path: Path) -> None:
