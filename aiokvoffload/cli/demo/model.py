@@ -153,7 +153,7 @@ class PagedModel:
             return
         blocks = range(first_tokens // self.block_tokens, last_tokens // self.block_tokens + 2)
         for size in sorted({size for each in blocks if (size := graph_size(rows, each)) is not None}):
-            self._graphs.run(self._decode_inputs([], size))
+            self._graphs.run(self._decode_inputs([], size)).tolist()  # wait: the next step may be in another stream
 
     def _decode_inputs(self, rows: Sequence[Row], size: Size) -> torch.Tensor:
         """For each row its token, its position, block and offset to write to, and its blocks, padded."""

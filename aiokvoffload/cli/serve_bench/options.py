@@ -82,7 +82,7 @@ class ServeBenchOptions:
     @property
     def answer_tokens(self) -> int:
         """Most tokens of an answer whose throughput is measured."""
-        return 1024
+        return 1536
 
     @property
     def traffic_blocks(self) -> int:

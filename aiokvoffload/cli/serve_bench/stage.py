@@ -18,6 +18,7 @@ from aiokvoffload.cli.demo.batcher import Batcher
 from aiokvoffload.cli.demo.engine import Engine, EngineConfig
 from aiokvoffload.cli.demo.model import PagedModel
 from aiokvoffload.cli.demo.pages import PagePool
+from aiokvoffload.cli.demo.setup import MAX_RUN_FRAGMENTS
 from aiokvoffload.cli.serve_bench.options import LAST_TOKENS, ServeBenchOptions
 from aiokvoffload.config import CopyConfig, CPUOffloadingConfig
 from aiokvoffload.cpu.spec import CPUOffloadingSpec
@@ -30,8 +31,6 @@ from aiokvoffload.tiering.disk.tier import DiskTier
 from aiokvoffload.tiering.spec import TieringOffloadingSpec
 
 IDLE_PERIOD_S = 0.002
-MAX_RUN_FRAGMENTS = 4096
-"""Prompts of thousands of blocks, each of dozens of layers, take half of the loop's time in such runs."""
 STORE_DELAY_S = 600.0
 """A disk may be as slow as it likes: the benchmark waits until it has everything."""
 

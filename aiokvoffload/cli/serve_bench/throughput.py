@@ -16,7 +16,7 @@ from aiokvoffload.service.service import OffloadingService
 
 WARM_UP_SHARE = 0.25
 """Of a window, before it: copies and steps get into their pace."""
-STORING_ANSWER_TOKENS = 8
+STORING_ANSWER_TOKENS, STORING_TURNS = 8, 5
 STEP_PERIOD_S = 0.0005
 """Between two looks at whether another step has begun."""
 
@@ -30,6 +30,8 @@ async def measure_decode(stage: Stage, offload: OffloadingService) -> DecodeFigu
         lease = await engine.pages.lease([], 2 * IN_FLIGHT * options.traffic_blocks)
         async with _answers(stage, engine) as answers:
             for turn in range(max(2, options.repeat)):
+                if turn and _is_near_end(answers):
+                    break
                 alone.append(await _window(engine, answers, options.window_s))
                 async with Traffic(offload, lease.block_ids, name=f"traffic-{turn}") as traffic:
                     await asyncio.sleep(WARM_UP_SHARE * options.window_s)
@@ -68,6 +70,11 @@ async def _answers(stage: Stage, engine: Engine) -> AsyncIterator[list[Generatio
         yield answers
 
 
+def _is_near_end(answers: list[Generation]) -> bool:
+    """Whether less is left of them than they have come to: another turn might not be the same throughout."""
+    return any(2 * answer.figures.answer_tokens > answer.max_tokens for answer in answers)
+
+
 async def _window(engine: Engine, answers: list[Generation], window_s: float) -> float:
     """Tokens per second of all answers, from the end of one step to the end of another."""
     await asyncio.sleep(WARM_UP_SHARE * window_s)
@@ -98,7 +105,7 @@ async def measure_storing(stage: Stage, offload: OffloadingService) -> StoringFi
     for rows in range(1, stage.options.storing_prompts + 1):
         await stage.prepare_decode(rows, stage.options.storing_tokens, STORING_ANSWER_TOKENS)
     await _tokens_per_s(stage, None)
-    for _ in range(max(3, stage.options.repeat)):
+    for _ in range(STORING_TURNS):
         without.append(await _tokens_per_s(stage, None))
         with_storing.append(await _tokens_per_s(stage, offload))
     return StoringFigure(
