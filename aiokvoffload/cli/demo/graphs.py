@@ -1,7 +1,7 @@
 """Decode steps as CUDA graphs: a step is then one launch instead of a thousand, and Python is idle while it runs.
 
-Launched operation by operation, a step of an 8B model takes three times as long as its kernels, and every thread that
-holds the interpreter lock meanwhile makes it longer. Knows shapes of inputs; knows nothing of what a step computes.
+Launched operation by operation, a step waits for Python, and every thread that holds the interpreter lock meanwhile
+makes it longer. Knows shapes of inputs; knows nothing of what a step computes.
 """
 
 from collections.abc import Callable

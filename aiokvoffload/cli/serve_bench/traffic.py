@@ -27,7 +27,7 @@ class Traffic:
     Args:
         offload: the service.
         block_ids: GPU blocks that nobody else uses: `2 * IN_FLIGHT` parts of them are moved, each by itself.
-        first_key: keys are named by numbers from here on, so that no other traffic has them.
+        name: of its requests and keys, so that no other traffic has them.
     """
 
     def __init__(self, offload: OffloadingService, block_ids: list[int], *, name: str) -> None:
