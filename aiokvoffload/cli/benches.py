@@ -22,6 +22,7 @@ from aiokvoffload.cli.policy_plot import plot_policies
 from aiokvoffload.cli.poller_bench import TRANSFER_BYTES, poller_benchmark
 from aiokvoffload.cli.poller_figures import poller_tables
 from aiokvoffload.cli.recovery_bench import recovery_benchmark, recovery_table
+from aiokvoffload.cli.serve_bench.command import bench_serve_command
 from aiokvoffload.cli.shell import (
     STDOUT,
     Device,
@@ -42,6 +43,7 @@ from aiokvoffload.config import HostMemory
 from aiokvoffload.errors import ArgumentError
 
 bench = typer.Typer(name="bench", help="Measure parts of the library on this machine.", no_args_is_help=True)
+bench.command(name="serve")(bench_serve_command)
 _COPY = CopyOptions()
 BUILTIN_POLICIES = tuple(registry.BUILTIN["policies"])
 

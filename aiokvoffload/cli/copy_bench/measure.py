@@ -79,7 +79,7 @@ class Ceiling:
         pinned = device.torch_device.type != "cpu"
         with allocating(f"4 times {options.job_bytes:,} bytes"):
             self._hosts = [torch.ones(options.job_bytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
-            self._gpus = [host.to(device.torch_device) for host in self._hosts]
+            self._gpus = [host.to(device.torch_device, copy=True) for host in self._hosts]  # on host, too
         self._streams = [device.create_stream() for _ in range(2)]
 
     def gigabytes_per_s(self, ways: Ways) -> float:

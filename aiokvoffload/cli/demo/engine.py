@@ -32,6 +32,11 @@ class Hit(NamedTuple):
     tier_tokens: int
 
 
+def load_always(_hit: Hit) -> bool:
+    """Whatever it costs."""
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """How the engine computes.
@@ -44,7 +49,8 @@ class EngineConfig:
             and blocks of answers are not kept, because a prefill would give them other last bits. Without it every
             block of a hit is used, nothing is padded, and answers are kept.
         max_requests: open at a time; one more is refused with `BusyError`.
-        worth_loading: whether a hit is to be loaded rather than computed.
+        worth_loading: whether a hit is to be loaded rather than computed; `costs.ServeCosts.decide` makes one of what
+            was measured.
 
     Raises:
         ConfigError: a number is not positive.
@@ -54,7 +60,7 @@ class EngineConfig:
     max_rows: int = 8
     exact: bool = True
     max_requests: int = 1024
-    worth_loading: Callable[[Hit], bool] = lambda _hit: True
+    worth_loading: Callable[[Hit], bool] = load_always
 
     def __post_init__(self) -> None:
         require_positive(self, "piece_tokens", "max_rows", "max_requests")

@@ -20,6 +20,7 @@ class RequestFigures:
         tier_tokens: of them, those that were loaded, by the tier that they came from.
         computed_tokens: of them, the others.
         first_token_s: seconds from its arrival to its first token; 0 before that.
+        answer_tokens: of its answer, so far.
     """
 
     prompt_tokens: int
@@ -27,6 +28,7 @@ class RequestFigures:
     tier_tokens: dict[str, int] = field(default_factory=dict)
     computed_tokens: int = 0
     first_token_s: float = 0.0
+    answer_tokens: int = 0
 
 
 class Generation:
@@ -46,6 +48,7 @@ class Generation:
         """The next token of the answer."""
         if not self.figures.first_token_s:
             self.figures.first_token_s = time.perf_counter() - self._arrived_s
+        self.figures.answer_tokens += 1
         self._tokens.put_nowait(token)
 
     def end(self) -> None:

@@ -8,14 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 import transformers
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from aiokvoffload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor
+from aiokvoffload.cli.demo.graphs import DecodeGraphs, Size, graph_size
+from aiokvoffload.cli.demo.split_attention import can_split, split_attention
+from aiokvoffload.errors import ArgumentError
 
 _ATTENTION = "aiokvoffload_pages"
+_FIELDS = 4
+"""Of a decode step's row, before its blocks."""
 
 
 class Row(NamedTuple):
@@ -40,12 +46,28 @@ class PagedModel:
         num_blocks: blocks of KV memory.
         block_tokens: tokens of a block.
         decode_rows: if given, a decode step always computes so many rows, and each row attends by itself.
+        decode_graphs: make CUDA graphs of decode steps, padded to a few sizes.
 
     Attributes:
         block_tokens, num_blocks, decode_rows: as given.
+
+    Raises:
+        ArgumentError: graphs are wanted without CUDA, or of steps that are not to be padded.
     """
 
-    def __init__(self, model: Any, *, num_blocks: int, block_tokens: int, decode_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        num_blocks: int,
+        block_tokens: int,
+        decode_rows: int | None = None,
+        decode_graphs: bool = False,
+    ) -> None:
+        if decode_graphs and (model.device.type != "cuda" or decode_rows is not None):
+            raise ArgumentError(
+                f"decode_graphs need a CUDA device and no decode_rows, got {model.device.type} and {decode_rows}"
+            )
         model.set_attn_implementation(_ATTENTION)
         self.block_tokens = block_tokens
         self.num_blocks = num_blocks
@@ -54,6 +76,7 @@ class PagedModel:
         self._device: torch.device = model.device
         config = model.config
         head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._graphs = DecodeGraphs(self._decode_all) if decode_graphs else None
         # The block behind the last is nobody's: padding reads it. Zeros, because a NaN would survive its weight of 0.
         shape = (num_blocks + 1, 2, block_tokens, config.num_key_value_heads, head_size)
         self._pages = [
@@ -107,27 +130,61 @@ class PagedModel:
     @torch.inference_mode()
     def decode(self, rows: Sequence[Row]) -> list[int]:
         """Compute the last token of each row; returns the tokens that follow."""
-        width = len(rows) if self.decode_rows is None else self.decode_rows
-        tokens = torch.tensor([row.token for row in rows] + [0] * (width - len(rows)))
-        positions = torch.tensor([row.position for row in rows] + [0] * (width - len(rows)))
         longest = max(row.position for row in rows) // self.block_tokens + 1
-        table = torch.full((len(rows), longest), self.num_blocks)
-        for table_row, row in zip(table, rows, strict=True):
-            count = row.position // self.block_tokens + 1
-            table_row[:count] = torch.tensor(row.block_ids[:count])
-        real = positions[: len(rows)]
+        size = None if self._graphs is None else graph_size(len(rows), longest)
+        if self._graphs is not None and size is not None:
+            chosen = self._graphs.run(self._decode_inputs(rows, size))
+        else:
+            inputs = self._decode_inputs(rows, Size(self.decode_rows or len(rows), longest))
+            chosen = self._decode(self._to_device(inputs), [row.position + 1 for row in rows])
+        tokens: list[int] = chosen.tolist()
+        return tokens[: len(rows)]
+
+    @torch.inference_mode()
+    def prepare_decode(self, rows: int, *, first_tokens: int, last_tokens: int) -> None:
+        """Make the graphs that steps of so many rows need while their sequences grow; else it is done on the way.
+
+        Args:
+            rows: of a step.
+            first_tokens: of the longest sequence, when it begins to grow.
+            last_tokens: when it ends.
+        """
+        if self._graphs is None:
+            return
+        blocks = range(first_tokens // self.block_tokens, last_tokens // self.block_tokens + 2)
+        for size in sorted({size for each in blocks if (size := graph_size(rows, each)) is not None}):
+            self._graphs.run(self._decode_inputs([], size)).tolist()  # wait: the next step may be in another stream
+
+    def _decode_inputs(self, rows: Sequence[Row], size: Size) -> torch.Tensor:
+        """For each row its token, its position, block and offset to write to, and its blocks, padded."""
+        inputs = np.full((size.rows, _FIELDS + size.blocks), self.num_blocks)
+        inputs[:, [0, 1, 3]] = 0
+        for fields, row in zip(inputs, rows, strict=False):
+            block, offset = divmod(row.position, self.block_tokens)
+            fields[:_FIELDS] = row.token, row.position, row.block_ids[block], offset
+            fields[_FIELDS : _FIELDS + block + 1] = row.block_ids[: block + 1]
+        return torch.from_numpy(inputs)
+
+    def _decode_all(self, inputs: torch.Tensor) -> torch.Tensor:
+        """A step whose padding is computed like all else; it is written to the block that is nobody's."""
+        return self._decode(inputs, [1] * len(inputs))
+
+    def _decode(self, inputs: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        real = len(lengths)
+        tokens, positions, write_ids, write_offsets = inputs[:, :_FIELDS].unbind(1)
+        table = inputs[:real, _FIELDS:]
+        seen = torch.arange(table.shape[1] * self.block_tokens, device=table.device)
         kind = _DecodeTogether if self.decode_rows is None else _DecodeEach
         step = kind(
             self._pages,
-            write_ids=self._to_device(table[torch.arange(len(rows)), real // self.block_tokens]),
-            write_offsets=self._to_device(real % self.block_tokens),
-            table=self._to_device(table),
-            lengths=(real + 1).tolist(),
-            mask=self._to_device(torch.arange(longest * self.block_tokens) <= real[:, None])[:, None, None],
+            write_ids=write_ids[:real],
+            write_offsets=write_offsets[:real],
+            table=table,
+            lengths=lengths,
+            mask=(seen <= positions[:real, None])[:, None, None],
         )
         hidden = self._forward(tokens[:, None], positions[:, None], step)
-        chosen: list[int] = self._head(hidden[:, 0]).argmax(-1).tolist()
-        return chosen[: len(rows)]
+        return self._head(hidden[:, 0]).argmax(-1)  # type: ignore[no-any-return]
 
     def _forward(self, tokens: torch.Tensor, positions: torch.Tensor, step: "_Step") -> torch.Tensor:
         # No cache object: the step travels through the model to the attention function as an argument of its own.
@@ -192,6 +249,8 @@ class _Prefill:
         pages[self.write_ids, 0, self.write_offsets] = key[0, :, :real].transpose(0, 1)
         pages[self.write_ids, 1, self.write_offsets] = value[0, :, :real].transpose(0, 1)
         keys, values = (_gather(pages, which, self.read_ids)[None, :, : self.end] for which in (0, 1))
+        if can_split(query, keys):
+            return split_attention(query, keys, values, scale=scale).transpose(1, 2)
         mask = causal_lower_right(self.width, self.end)
         result = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale, enable_gqa=True)
         return result.transpose(1, 2)

@@ -29,6 +29,14 @@ def serve_command(
         int | None, typer.Option(parser=size, metavar="SIZE", help="What the disk tier has room for.")
     ] = None,
     max_requests: Annotated[int, typer.Option(min=1, help="Requests open at a time; more get status 429.")] = 256,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON of `bench serve`: load only what is there sooner than computed.",
+            show_default="load",
+        ),
+    ] = None,
 ) -> None:
     """Serve a language model over HTTP, for OpenAI's clients, with its KV cache offloaded."""
     with clear_errors():
@@ -43,6 +51,7 @@ def serve_command(
             disk_dir=disk_dir,
             disk_bytes=disk_bytes,
             max_requests=max_requests,
+            costs=costs,
         )
         run(server.serve(options))
 

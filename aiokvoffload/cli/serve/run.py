@@ -2,13 +2,15 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import uvicorn
 
-from aiokvoffload.cli.demo.engine import Engine, EngineConfig
+from aiokvoffload.cli.demo.costs import read_costs
+from aiokvoffload.cli.demo.engine import Engine, EngineConfig, Hit, load_always
 from aiokvoffload.cli.demo.model import PagedModel
 from aiokvoffload.cli.demo.setup import BLOCK_TOKENS, Storage, load_model, open_service, use_cores
 from aiokvoffload.cli.serve.endpoint import Served, make_endpoint
@@ -31,6 +33,23 @@ class ServeOptions:
     disk_dir: Path | None = None
     disk_bytes: int | None = None
     max_requests: int = 256
+    costs: Path | None = None
+
+    def decision(self) -> Callable[[Hit], bool]:
+        """What is to be loaded: all hits, unless there are costs.
+
+        Raises:
+            ArgumentError: the costs cannot be read, or are not those of this model and these tiers.
+        """
+        if self.costs is None:
+            return load_always
+        costs, tiers = read_costs(self.costs), ("cpu",) if self.disk_dir is None else ("cpu", "disk")
+        if costs.model != self.model or not set(tiers) <= set(costs.tiers):
+            raise ArgumentError(
+                f"--costs {self.costs} are of {costs.model} with {', '.join(costs.tiers)}: measure {self.model} with "
+                f"{', '.join(tiers)} by `aiokvoffload bench serve`"
+            )
+        return costs.decide(tiers)
 
     def storage(self) -> Storage:
         """Where blocks go.
@@ -49,19 +68,21 @@ async def serve(options: ServeOptions) -> None:
     Raises:
         ArgumentError: the address cannot be listened on, or options do not go together.
     """
-    storage = options.storage()
+    storage, worth_loading = options.storage(), await asyncio.to_thread(options.decision)
     with _listen(options.host, options.port) as listener:  # before the model is loaded, which takes long
         use_cores()
         checkpoint = await load_model(options.model, options.device)
         num_blocks = -(-options.gpu_tokens // BLOCK_TOKENS)
-        make = partial(PagedModel, num_blocks=num_blocks, block_tokens=BLOCK_TOKENS)
+        device = checkpoint.model.device.type
+        make = partial(PagedModel, num_blocks=num_blocks, block_tokens=BLOCK_TOKENS, decode_graphs=device == "cuda")
         model = await asyncio.to_thread(make, checkpoint.model)
-        on_cpu = checkpoint.model.device.type == "cpu"
+        on_cpu = device == "cpu"
         config = EngineConfig(
             piece_tokens=256 if on_cpu else 2048,
             max_rows=16 if on_cpu else 64,
             exact=False,
             max_requests=options.max_requests,
+            worth_loading=worth_loading,
         )
         namespace = f"aiokvoffload serve: {checkpoint.revision}, blocks of {BLOCK_TOKENS}"
         service = open_service(model, storage, device=options.device, namespace=namespace)

@@ -1,0 +1,168 @@
+"""What loading and computing cost, as measured once by `aiokvoffload bench serve`; says which is done sooner.
+
+Knows seconds and tokens; measures nothing.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from aiokvoffload.cli.demo.engine import Hit
+from aiokvoffload.errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierCosts:
+    """A load from one tier takes `latency_s`, and `token_s` for each token."""
+
+    latency_s: float
+    token_s: float
+
+    def load_s(self, tokens: int) -> float:
+        """Seconds until `tokens` tokens of KV are in GPU memory."""
+        return self.latency_s + tokens * self.token_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeCosts:
+    """A measured model of one engine on one machine.
+
+    Attributes:
+        model: name of the model configuration.
+        step_s: seconds of the shortest step of a prompt, whatever its length.
+        compute: for some lengths in tokens, ascending, the seconds until a prompt of that length is computed.
+        tiers: by name.
+
+    Raises:
+        ArgumentError: a number is below 0, or lengths do not ascend.
+    """
+
+    model: str
+    step_s: float
+    compute: tuple[tuple[int, float], ...]
+    tiers: Mapping[str, TierCosts]
+
+    def __post_init__(self) -> None:
+        lengths = [tokens for tokens, _ in self.compute]
+        if not lengths or lengths != sorted(set(lengths)) or lengths[0] < 1:
+            raise ArgumentError(f"compute must have lengths above 0 in ascending order, got {lengths}")
+        numbers = [self.step_s, *(seconds for _, seconds in self.compute)]
+        numbers += [number for tier in self.tiers.values() for number in (tier.latency_s, tier.token_s)]
+        if not all(number >= 0 for number in numbers):
+            raise ArgumentError(f"seconds must be numbers of at least 0, got {min(numbers)}")
+
+    def compute_s(self, first: int, end: int) -> float:
+        """Seconds to compute the tokens of a prompt from `first` up to `end`, with those before `first` at hand."""
+        return max(self.step_s, self._from_start_s(end) - self._from_start_s(first))
+
+    def load_s(self, tokens: int, tiers: Sequence[str]) -> float:
+        """Seconds to load `tokens` tokens from the slowest of `tiers`; for ever if one was not measured."""
+        return max(self.tiers[name].load_s(tokens) if name in self.tiers else float("inf") for name in tiers)
+
+    def decide(self, tiers: Sequence[str]) -> Callable[[Hit], bool]:
+        """An `EngineConfig.worth_loading` that loads only what is predicted to be there sooner than if computed.
+
+        Args:
+            tiers: that a hit may come from. A lookup does not say which one it will be, so the slowest counts.
+        """
+
+        def worth_loading(hit: Hit) -> bool:
+            load_s = self.load_s(hit.tier_tokens - hit.gpu_tokens, tiers)
+            rest_s = self.compute_s(hit.tier_tokens, hit.prompt_tokens)
+            return load_s + rest_s < self.compute_s(hit.gpu_tokens, hit.prompt_tokens)
+
+        return worth_loading
+
+    def break_even_tokens(self, tier: str) -> int | None:
+        """The shortest prompt whose KV is loaded from `tier` sooner than computed, all but its last step.
+
+        `None` if there is none up to the longest that was measured.
+        """
+        cost, longest = self.tiers[tier], self.compute[-1][0]
+        if not self._is_sooner(cost, longest):
+            return None
+        shortest, enough = 0, longest
+        while enough - shortest > 1:
+            middle = (shortest + enough) // 2
+            if self._is_sooner(cost, middle):
+                enough = middle
+            else:
+                shortest = middle
+        return enough
+
+    def _is_sooner(self, cost: TierCosts, tokens: int) -> bool:
+        return cost.load_s(tokens) + self.step_s < self.compute_s(0, tokens)
+
+    def _from_start_s(self, tokens: int) -> float:
+        """Between measured lengths in a straight line, and beyond the last as steep as before it."""
+        points = [(0, 0.0), *self.compute]
+        index = next((index for index, (length, _) in enumerate(points) if length >= tokens), len(points) - 1)
+        (start, start_s), (end, end_s) = points[max(0, index - 1)], points[max(1, index)]
+        return start_s + (tokens - start) * (end_s - start_s) / (end - start)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """What `to_dict` gave.
+
+        Raises:
+            ArgumentError: it is not that.
+        """
+        try:
+            return cls(
+                model=str(data["model"]),
+                step_s=float(data["step_s"]),
+                compute=tuple((int(tokens), float(seconds)) for tokens, seconds in data["compute"]),
+                tiers={
+                    str(name): TierCosts(latency_s=float(tier["latency_s"]), token_s=float(tier["token_s"]))
+                    for name, tier in data["tiers"].items()
+                },
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ArgumentError(f"costs must be those of `aiokvoffload bench serve`: {error!r}") from error
+
+
+def read_costs(path: Path) -> ServeCosts:
+    """The costs in a file that `aiokvoffload bench serve --json` wrote.
+
+    Raises:
+        ArgumentError: the file cannot be read, or has none.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{path} is not the JSON of `aiokvoffload bench serve`: {error}") from error
+    return ServeCosts.from_dict(data.get("costs") if isinstance(data, dict) else data)
+
+
+def fit_tier(points: Sequence[tuple[int, float]]) -> TierCosts:
+    """The line nearest to measured loads (tokens, seconds), in relative terms; neither part of it is below 0.
+
+    Raises:
+        ArgumentError: there is no point.
+    """
+    if not points or any(tokens < 1 or seconds <= 0 for tokens, seconds in points):
+        raise ArgumentError(f"points must be tokens and seconds above 0, one at least, got {points}")
+    # Each row of the problem is divided by its seconds, so that short loads count as much as long ones.
+    rows = [(1 / seconds, tokens / seconds) for tokens, seconds in points]
+    aa, ab, bb = (sum(first * second for first, second in pairs) for pairs in _products(rows))
+    a, b = (sum(row[column] for row in rows) for column in (0, 1))
+    determinant = aa * bb - ab * ab
+    if len(points) > 1 and determinant > 0:
+        latency_s, token_s = (a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant
+        if latency_s >= 0 and token_s >= 0:
+            return TierCosts(latency_s=latency_s, token_s=token_s)
+    return TierCosts(latency_s=0.0, token_s=b / bb)
+
+
+def _products(rows: Sequence[tuple[float, float]]) -> tuple[list[tuple[float, float]], ...]:
+    return (
+        [(row[0], row[0]) for row in rows],
+        [(row[0], row[1]) for row in rows],
+        [(row[1], row[1]) for row in rows],
+    )

@@ -1,0 +1,94 @@
+"""`aiokvoffload bench serve` and its options. The model and what it needs are imported when it runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from aiokvoffload.cli.demo.command import import_demo, stages
+from aiokvoffload.cli.plotting import import_matplotlib
+from aiokvoffload.cli.serve_bench.options import ServeBenchOptions
+from aiokvoffload.cli.shell import STDOUT, Device, JsonFile, check_writable, clear_errors, directory, run, show, size
+from aiokvoffload.config import COPY_ENGINES
+from aiokvoffload.errors import ArgumentError
+
+
+def bench_serve_command(
+    *,
+    model: Annotated[
+        str | None,
+        typer.Option(help="random, random-1b, random-8b or smollm2.", show_default="random-8b on cuda, else random"),
+    ] = None,
+    prompt_tokens: Annotated[
+        str | None,
+        typer.Option(metavar="N,...", help="Lengths of prompts.", show_default="256 to 65536 on cuda, 64 to 1024 else"),
+    ] = None,
+    device: Device = "auto",
+    block_tokens: Annotated[int, typer.Option(min=16, help="Tokens of a block.")] = 16,
+    piece_tokens: Annotated[
+        int | None,
+        typer.Option(min=16, help="Tokens of a prompt in one step.", show_default="4096 on cuda, else 256"),
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Measurements, of which medians are taken.")] = 3,
+    cpu_bytes: Annotated[
+        int | None,
+        typer.Option(parser=size, metavar="SIZE", help="CPU memory for KV.", show_default="3 of the longest prompts"),
+    ] = None,
+    disk_dir: Annotated[
+        Path | None,
+        typer.Option(parser=directory, metavar="DIR", help="Measure hits on a disk too, in a folder made there."),
+    ] = None,
+    disk_max_tokens: Annotated[int, typer.Option(min=16, help="Longest prompt to be measured from disk.")] = 16_384,
+    decode_rows: Annotated[
+        int | None, typer.Option(min=0, help="Answers beside copies.", show_default="64 on cuda, else 4")
+    ] = None,
+    storing_prompts: Annotated[
+        int | None, typer.Option(min=0, help="Prompts with and without storing.", show_default="12 on cuda, else 4")
+    ] = None,
+    copy_engine: Annotated[str, typer.Option(help=f"How the service copies: {', '.join(COPY_ENGINES)}.")] = "auto",
+    eager: Annotated[bool, typer.Option("--eager", help="Decode without CUDA graphs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure every figure once.")] = False,
+    json_file: JsonFile = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the times over the lengths.")] = None,
+) -> None:
+    """Say what hits in each tier bring the first token, against computing, and what loads and stores cost others."""
+    with clear_errors():
+        check_writable(json_file)
+        check_writable(plot, option="--plot")
+        if plot is not None:
+            import_matplotlib()
+        on_cuda = torch.cuda.is_available() if device == "auto" else device == "cuda"
+        options = ServeBenchOptions(
+            model=model or ("random-8b" if on_cuda else "random"),
+            device="cuda" if on_cuda else device,
+            prompt_tokens=_lengths(prompt_tokens or ("256,1024,4096,16384,65536" if on_cuda else "64,256,1024")),
+            block_tokens=block_tokens,
+            piece_tokens=piece_tokens or (4096 if on_cuda else 256),
+            repeat=1 if quick else repeat,
+            cpu_bytes=cpu_bytes,
+            disk_dir=disk_dir,
+            disk_max_tokens=disk_max_tokens,
+            decode_rows=(64 if on_cuda else 4) if decode_rows is None else decode_rows,
+            decode_context_tokens=512 if on_cuda else 64,
+            window_s=0.8 if on_cuda else 0.3,
+            storing_prompts=(12 if on_cuda else 4) if storing_prompts is None else storing_prompts,
+            storing_tokens=2048 if on_cuda else 256,
+            ceiling_bytes=(256 if on_cuda else 16) << 20,
+            copy_engine=copy_engine,
+            eager=eager or not on_cuda,
+        )
+        bench = import_demo("aiokvoffload.cli.serve_bench.measure")
+        report = import_demo("aiokvoffload.cli.serve_bench.report")
+        with stages(bench.count_stages(options), quiet=json_file == STDOUT) as bar:
+            benchmark = run(bench.measure(options, bar))
+        show(report.serve_table(benchmark), benchmark.to_json(), json_file)
+        if plot is not None:
+            report.plot_serve(benchmark, plot)
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ArgumentError(f"--prompt-tokens must be whole numbers above 0, got {text!r}")
+    return tuple(int(part) for part in parts)

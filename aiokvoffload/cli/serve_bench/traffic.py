@@ -1,0 +1,84 @@
+"""Loads and stores at full rate, for others to be measured beside. Knows blocks, keys and bytes; no model."""
+
+import asyncio
+import itertools
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from aiokvoffload.base import OffloadKey, make_offload_key
+from aiokvoffload.service import OffloadingService, Request
+
+IN_FLIGHT = 2
+"""Loads, and as many stores, so that a copy engine is never without work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes so far."""
+
+    loaded: int
+    stored: int
+
+
+class Traffic:
+    """Moves blocks in both directions between entering and leaving.
+
+    Args:
+        offload: the service.
+        block_ids: GPU blocks that nobody else uses: `2 * IN_FLIGHT` parts of them are moved, each by itself.
+        name: of its requests and keys, so that no other traffic has them.
+    """
+
+    def __init__(self, offload: OffloadingService, block_ids: list[int], *, name: str) -> None:
+        size = len(block_ids) // (2 * IN_FLIGHT)
+        parts = [block_ids[part * size : (part + 1) * size] for part in range(2 * IN_FLIGHT)]
+        self._offload, self._name = offload, name
+        self._numbers = itertools.count()
+        self._store_parts, self._load_parts = parts[:IN_FLIGHT], parts[IN_FLIGHT:]
+        self._loaded = self._stored = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        loops = [self._store(part, number) for number, part in enumerate(self._store_parts)]
+        loops += [self._load(part, number) for number, part in enumerate(self._load_parts)]
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        for task in self._tasks:
+            if not task.cancelled():
+                task.result()
+
+    def moved(self) -> Moved:
+        """Bytes so far."""
+        return Moved(self._loaded, self._stored)
+
+    async def _store(self, block_ids: list[int], number: int) -> None:
+        async with self._offload.request(f"{self._name}-store-{number}") as door:
+            while True:
+                result = await door.store(self._keys(len(block_ids)), block_ids, protect_source=False)
+                self._stored += result.stored_bytes
+
+    async def _load(self, block_ids: list[int], number: int) -> None:
+        async with self._offload.request(f"{self._name}-load-{number}") as door:
+            keys = self._keys(len(block_ids))
+            await door.store(keys, block_ids, protect_source=False)
+            while True:
+                self._loaded += await self._load_once(door, keys, block_ids)
+
+    @staticmethod
+    async def _load_once(door: Request, keys: list[OffloadKey], block_ids: list[int]) -> int:
+        result = await door.load(keys, block_ids)
+        if result.failed_keys:  # pushed out by stores: put back
+            await door.store(keys, block_ids, protect_source=False)
+        return result.loaded_bytes
+
+    def _keys(self, count: int) -> list[OffloadKey]:
+        name = self._name.encode()
+        return [make_offload_key(name + next(self._numbers).to_bytes(16, "big"), 0) for _ in range(count)]
