@@ -55,8 +55,9 @@ class StagedCopies(Copies):
             raise InternalError(f"{lane!r} has no staging")
         self._staging, self._backend = lane.staging, lane.staging.backend
         self._stores = lane.direction is Direction.STORE
-        self.first_stream, self._last_stream = lane.staging.stream, lane.stream
-        self.sources_stream = self.first_stream if self._stores else None
+        # What has no stages begins where it ends: nothing would keep its end from coming before its beginning.
+        self.first_stream, self._last_stream = lane.staging.stream if selection.parts else lane.stream, lane.stream
+        self.sources_stream = self.first_stream if self._stores and selection.parts else None
         self._kernel_stream = self.first_stream if self._stores else self._last_stream
         self._parts: list[SegmentedPart] = []
         segments = 0

@@ -102,6 +102,16 @@ def benched(
         bench.close()
 
 
+@pytest.mark.parametrize("direction", list(Direction))
+def test_a_job_without_blocks_begins_in_the_stream_that_it_ends_in(direction: Direction) -> None:
+    """I1: its end could come before its beginning, and the time between the two be an error of the device."""
+    with benched(ManualDevice(), [64]) as bench:
+        none = np.empty(0, dtype=np.int64)
+        copies = bench.engine.plan(bench.select(direction, none, none), bench.lanes[direction])
+        assert copies.first_stream is bench.lanes[direction].stream
+        assert copies.sources_stream is None
+
+
 def check_both_ways(bench: Bench, slots: Ids, skipped: int, left_out: int) -> None:
     """Store chunks into poisoned slots, look at them, and load a part of the blocks elsewhere."""
     random = np.random.default_rng(0)
