@@ -21,7 +21,7 @@ JOIN_S = 30.0
 PAUSE_S = 0.0005
 """Between two pieces. The driver has one lock: a loop that wants to record an event waited for several registrations
 in a row, 10 ms at the median, where one followed the other at once (I10)."""
-INTERLUDE_AFTER_S = 1.0
+INTERLUDE_AFTER_S = 5.0
 """Little memory is ready by then, and much takes minutes, which what the interlude is for should not wait for."""
 
 

@@ -137,6 +137,8 @@ class SingleDirectionOffloadingHandler:
         if job.start is None or job.end is None:
             return None
         try:
+            if not self._device.query(job.start):  # in another stream, which nothing kept behind it
+                return None
             return self._device.elapsed_s(job.start, job.end)
         except BrokenError:
             raise
