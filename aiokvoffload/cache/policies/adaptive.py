@@ -8,9 +8,9 @@ from aiokvoffload.cache.policies.gap import GAPPolicy
 from aiokvoffload.cache.policies.gittins import EPOCHS_PER_TURNOVER
 from aiokvoffload.cache.policies.reuse import COLD_EPOCHS
 
-_SIGNIFICANT = 2.0
-"""Standard deviations by which LRU must lead: less is chance."""
-_LEAD = 0.02
+_SIGNIFICANT = 3.0
+"""Standard deviations by which LRU must lead: less is chance, since it is looked at many times."""
+_LEAD = 0.03
 _MOST_EVIDENCE = 2000.0
 """Served keys in the sample after which all evidence is halved: it fades by what is seen, however small the pool."""
 _FIRST_TURNOVERS = 64

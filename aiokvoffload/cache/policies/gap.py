@@ -13,7 +13,7 @@ from aiokvoffload.cache.policies.ghosts import CountTable, fingerprints, zeros
 from aiokvoffload.cache.policies.gittins import EPOCHS_PER_TURNOVER
 from aiokvoffload.cache.policies.layers import LayeredPolicy
 from aiokvoffload.cache.policies.recency import Victims
-from aiokvoffload.cache.policies.reuse import SAMPLE_MASK, ReuseModel, bucket_of
+from aiokvoffload.cache.policies.reuse import ReuseModel, bucket_of
 
 _MOST_USES = 127
 LEVEL_OF = [max(0, uses.bit_length() - 1) for uses in range(_MOST_USES + 1)]
@@ -41,7 +41,7 @@ class GAPPolicy(LayeredPolicy):
     refused, and with it the rest of its chain.
 
     Args:
-        residents: the pool whose keys it orders; it remembers at most three times as many keys as that has slots.
+        residents: the pool whose keys it orders; it remembers at most four times as many keys as that has slots.
         seed: changes which keys are sampled.
     """
 
@@ -77,20 +77,20 @@ class GAPPolicy(LayeredPolicy):
             most = max(self._uses[slot] for slot in slots)
             uses = [max(count, min(most + 1, _MOST_USES)) for count in uses]
         self._looked_up = absent, tags, uses
-        known = len(slots) + len(uses) - uses.count(1)
+        known, mask = len(slots) + len(uses) - uses.count(1), self._model.sample_mask
         self._ticks += _TICKS_PER_USE * known + uses.count(1)
         self._advance()
         if slots:
             self._count_uses(resident, slots, chain)
             tag_of = self._tag_of
-            sampled = [slot for slot in slots if not tag_of[slot] & SAMPLE_MASK]
+            sampled = [slot for slot in slots if not tag_of[slot] & mask]
             for slot in sampled:
                 self.observe(tag_of[slot], self.layer_of[slot], is_resident=True)
         if slots or absent:
             self.renew(chain)
         self._behind = (chain, resident, slots) if absent else _NONE_BEHIND
         for tag, count in zip(tags, uses, strict=True):
-            if not tag & SAMPLE_MASK:
+            if not tag & mask:
                 self.observe(tag, LEVEL_OF[count], is_resident=False)
 
     def _advance(self) -> None:
