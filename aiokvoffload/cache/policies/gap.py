@@ -102,8 +102,16 @@ class GAPPolicy(LayeredPolicy):
         """A sampled key is used; returns how many epochs after its last use, if that is known."""
         return self._model.observe(tag, level)
 
-    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int) -> Admission | None:
-        """Admit the leading part that is worth more than what leaves for it."""
+    def admit(
+        self,
+        keys: Sequence[OffloadKey],
+        room: int,
+        protected: Set[OffloadKey],
+        chain: int,
+        *,
+        may_decline: bool = True,
+    ) -> Admission | None:
+        """Admit the leading part that is worth more than what leaves for it, or that fits if none may be declined."""
         looked_up, tags, uses = self._looked_up
         if looked_up is not keys and looked_up != keys:
             tags, uses = self._look_up(keys)
@@ -113,7 +121,8 @@ class GAPPolicy(LayeredPolicy):
         accepted = min(room, len(keys))
         victims: Victims = [], []
         if accepted < len(keys):
-            victims = self._replace([LEVEL_OF[count] for count in uses], accepted, protected, chain)
+            levels = [LEVEL_OF[count] for count in uses] if may_decline else [NUM_LEVELS] * len(keys)
+            victims = self._replace(levels, accepted, protected, chain)
             accepted += len(victims[1])
             self._remember([self._tag_of[slot] for slot in victims[1]], [self._uses[slot] for slot in victims[1]])
             self._remember(tags[accepted:][::-1], uses[accepted:][::-1])

@@ -37,7 +37,15 @@ class LayeredPolicy(CachePolicy):
     def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take `count` slots out, fewer only if no more may leave; none of `chain`, all of which is protected."""
 
-    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int) -> Admission | None:
+    def admit(
+        self,
+        keys: Sequence[OffloadKey],
+        room: int,
+        protected: Set[OffloadKey],
+        chain: int,
+        *,
+        may_decline: bool = True,
+    ) -> Admission | None:
         """Admit the leading part that fits."""
         missing = len(keys) - room
         if missing <= 0:
