@@ -88,6 +88,7 @@ class AdaptivePolicy(GAPPolicy):
         begins, ends = leads and not self.is_lru, self.is_lru and self._epoch >= self._until_epoch
         if begins or ends:
             self.is_lru = begins
+            self._value_anew()
             self._lead = self._variance = self._served = 0.0
         if self._served > _MOST_EVIDENCE:
             self._lead /= 2

@@ -22,7 +22,7 @@ from aiokvoffload.cache.policies.gittins import (
 )
 
 _MOST_SAMPLE_BITS = 4
-_SLOTS_FOR_ONE_SAMPLE_BIT = 1024
+_SLOTS_FOR_ONE_SAMPLE_BIT = 256
 _PROBES_PER_SLOT = 2
 COLD_EPOCHS = 8 * EPOCHS_PER_TURNOVER
 """How long there is too little to go by: while most keys are new, the clock is slow, and few probes wait."""
@@ -100,12 +100,13 @@ class ReuseModel:
 
     def advance(self, epoch: int) -> None:
         """It is `epoch` now; do a part of what there is to learn."""
-        for passed in range(max(self.now + 1, epoch - MOST_EPOCHS + 1), epoch + 1):
-            cell = passed % MOST_EPOCHS
-            for level, waiting in enumerate(self._waiting):
-                self._ancient[level] += waiting[cell]
-                waiting[cell] = 0
-        self.now = epoch
+        if epoch > self.now:
+            for passed in range(max(self.now + 1, epoch - MOST_EPOCHS + 1), epoch + 1):
+                cell = passed % MOST_EPOCHS
+                for level, waiting in enumerate(self._waiting):
+                    self._ancient[level] += waiting[cell]
+                    waiting[cell] = 0
+            self.now = epoch
         if next(self._refreshing, self) is self and epoch - self._refreshed_epoch >= EPOCHS_PER_TURNOVER // 2:
             self._refreshed_epoch = epoch
             self._refreshing = self._refresh()
