@@ -167,6 +167,7 @@ def _run(requests: Sequence[TraceRequest], policy: str, capacity: int, seed: int
 
 def metadata_bytes_per_key(policy: str, capacity: int) -> float:
     """Memory of a manager that was filled twice over with chains of new keys, over the keys that are resident."""
+    make_manager(policy, 1)  # imports what is imported when it is first asked for
     gc.collect()
     tracemalloc.start()
     try:
