@@ -101,15 +101,20 @@ class ReuseModel:
     def advance(self, epoch: int) -> None:
         """It is `epoch` now; do a part of what there is to learn."""
         if epoch > self.now:
-            for passed in range(max(self.now + 1, epoch - MOST_EPOCHS + 1), epoch + 1):
-                cell = passed % MOST_EPOCHS
-                for level, waiting in enumerate(self._waiting):
-                    self._ancient[level] += waiting[cell]
-                    waiting[cell] = 0
+            self._pass(max(self.now + 1, epoch - MOST_EPOCHS + 1), epoch)
             self.now = epoch
         if next(self._refreshing, self) is self and epoch - self._refreshed_epoch >= EPOCHS_PER_TURNOVER // 2:
             self._refreshed_epoch = epoch
             self._refreshing = self._refresh()
+
+    def _pass(self, first: int, last: int) -> None:
+        """The cells of these epochs are used anew; in slices, since in a small pool one call passes hundreds (I10)."""
+        begin, end = first % MOST_EPOCHS, last % MOST_EPOCHS + 1
+        stretches = [(begin, end)] if begin < end else [(begin, MOST_EPOCHS), (0, end)]
+        for level, waiting in enumerate(self._waiting):
+            for start, stop in stretches:
+                self._ancient[level] += sum(waiting[start:stop])
+                waiting[start:stop] = [0] * (stop - start)
 
     def observe(self, tag: int, level: int) -> int | None:
         """A sampled key is used, and of this level from now on.
