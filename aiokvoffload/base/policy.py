@@ -63,7 +63,15 @@ class CachePolicy(ABC):
         """
 
     @abstractmethod
-    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int) -> Admission | None:
+    def admit(
+        self,
+        keys: Sequence[OffloadKey],
+        room: int,
+        protected: Set[OffloadKey],
+        chain: int,
+        *,
+        may_decline: bool = True,
+    ) -> Admission | None:
         """Choose a leading part of `keys` to become resident, and the victims that leave for it.
 
         Args:
@@ -73,6 +81,8 @@ class CachePolicy(ABC):
                 `chain` are among them. They may be many more than `keys`, so a policy must not look at all of them in
                 every call (I10); those of one chain only grow from call to call.
             chain: number of the chain that `keys` continue.
+            may_decline: whether keys that are worth less than any victim may be declined; where not, as many are
+                accepted as there are slots for.
 
         Returns:
             The admission: the victims are out of the policy's order, and `place` follows; `None` when no key is

@@ -120,7 +120,13 @@ class CacheSet(TierCache):
         return keys[: len(slots)], slots, record
 
     def reserve(
-        self, chain: Sequence[OffloadKey], offered: Sequence[OffloadKey], protected: Set[OffloadKey], chain_number: int
+        self,
+        chain: Sequence[OffloadKey],
+        offered: Sequence[OffloadKey],
+        protected: Set[OffloadKey],
+        chain_number: int,
+        *,
+        may_decline: bool = True,
     ) -> Reservation | None:
         """Reserve slots for the leading part of `chain` for which every pool has room."""
         # A single pool's policy cuts by itself.
@@ -128,7 +134,8 @@ class CacheSet(TierCache):
         record: list[_Part] = []
         evicted: list[OffloadKey] = []
         for cache, own in self._by_cache(part):
-            reserved = cache.reserve_chain(own, _laid_out(own, offered), protected, chain_number)
+            layout = _laid_out(own, offered)
+            reserved = cache.reserve_chain(own, layout, protected, chain_number, may_decline=may_decline)
             if reserved is not None:
                 held, gone = reserved
                 record.append((cache, held))

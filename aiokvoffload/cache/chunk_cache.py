@@ -73,6 +73,8 @@ class ChunkCache:
         layout: Sequence[OffloadKey],
         protected: Set[OffloadKey],
         chain_number: int,
+        *,
+        may_decline: bool,
     ) -> tuple[Held, Sequence[OffloadKey]] | None:
         """Reserve slots for a leading part of `chain`, evicting where there is no room.
 
@@ -81,12 +83,13 @@ class ChunkCache:
             layout: the same keys in the order in which slots are to be adjacent.
             protected: keys that must stay; all that were given under this number are among them.
             chain_number: number of the request's chain, which they continue.
+            may_decline: whether the policy may decline what would fit.
 
         Returns:
             Slots for those that were accepted, in the order of `layout`, and who left for them; `None` if there is room
             for none, and nothing has changed (I6).
         """
-        admission = self._policy.admit(chain, self.pool.free.count, protected, chain_number)
+        admission = self._policy.admit(chain, self.pool.free.count, protected, chain_number, may_decline=may_decline)
         if admission is None:
             return None
         accepted, victims, slots = admission

@@ -78,10 +78,16 @@ class SoleCache(ChunkCache, TierCache):
         return held.keys, held.slots, held
 
     def reserve(
-        self, chain: Sequence[OffloadKey], offered: Sequence[OffloadKey], protected: Set[OffloadKey], chain_number: int
+        self,
+        chain: Sequence[OffloadKey],
+        offered: Sequence[OffloadKey],
+        protected: Set[OffloadKey],
+        chain_number: int,
+        *,
+        may_decline: bool = True,
     ) -> Reservation | None:
         """Reserve slots for a leading part of `chain`, evicting where there is no room."""
-        reserved = self.reserve_chain(chain, chain, protected, chain_number)
+        reserved = self.reserve_chain(chain, chain, protected, chain_number, may_decline=may_decline)
         if reserved is None:
             return None
         held, evicted = reserved

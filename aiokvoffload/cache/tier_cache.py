@@ -66,6 +66,8 @@ class TierCache(ABC):
         offered: Sequence[OffloadKey],
         protected: Set[OffloadKey],
         chain_number: int,
+        *,
+        may_decline: bool = True,
     ) -> Reservation | None:
         """Reserve slots for a leading part of `chain`, evicting where there is no room.
 
@@ -74,6 +76,7 @@ class TierCache(ABC):
             offered: all keys of the call, group after group; the result has this order.
             protected: keys that must stay; all that were given under this number are among them.
             chain_number: number of the request's chain, which they continue.
+            may_decline: whether the policy may decline what would fit.
 
         Returns:
             The reservation; `None` if there is room for nothing, and nothing has changed (I6).

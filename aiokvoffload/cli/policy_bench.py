@@ -25,6 +25,7 @@ from aiokvoffload.errors import ArgumentError
 WARM_TURNOVERS = 10
 """A cache counts as warm when so many times its capacity of blocks have been asked for."""
 _CHAIN_KEYS = 16
+_TIMED_KEYS = 16_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class PolicyFigures:
         bound: the hit ratio of perfect foresight (see `belady`).
         refused_ratio: blocks that were offered and not kept, over all blocks.
         us_per_block: microseconds inside the manager, per block; the least of the seeds.
+        full_us_per_block: the same when the pool is full, whatever the trace: half of the blocks are hits.
         metadata_bytes_per_key: memory of the manager when it is full, over resident keys of 36 bytes, which are in it.
     """
 
@@ -54,6 +56,7 @@ class PolicyFigures:
     bound: float
     refused_ratio: float
     us_per_block: float
+    full_us_per_block: float
     metadata_bytes_per_key: float
 
 
@@ -105,6 +108,9 @@ def policy_benchmark(
     metadata = {
         (policy, capacity): metadata_bytes_per_key(policy, capacity) for policy in policies for capacity in capacities
     }
+    full_us = {
+        (policy, capacity): full_us_per_block(policy, capacity) for policy in policies for capacity in capacities
+    }
     figures = []
     for name in traces:
         seeded = load_traces(name, seeds=seeds, blocks=blocks)
@@ -126,6 +132,7 @@ def policy_benchmark(
                         bound=bound,
                         refused_ratio=fmean(run.refused_ratio for run in runs),
                         us_per_block=min(run.us_per_block for run in runs),
+                        full_us_per_block=full_us[policy, capacity],
                         metadata_bytes_per_key=metadata[policy, capacity],
                     )
                 )
@@ -160,6 +167,7 @@ def _run(requests: Sequence[TraceRequest], policy: str, capacity: int, seed: int
 
 def metadata_bytes_per_key(policy: str, capacity: int) -> float:
     """Memory of a manager that was filled twice over with chains of new keys, over the keys that are resident."""
+    make_manager(policy, 1)  # imports what is imported when it is first asked for
     gc.collect()
     tracemalloc.start()
     try:
@@ -171,6 +179,22 @@ def metadata_bytes_per_key(policy: str, capacity: int) -> float:
         return (tracemalloc.get_traced_memory()[0] - before) / manager.statistics().pools[0].evictable
     finally:
         tracemalloc.stop()
+
+
+def full_us_per_block(policy: str, capacity: int) -> float:
+    """Microseconds a block of a manager whose pool is full, over chains of new keys, each asked for twice."""
+    manager = make_manager(policy, capacity)
+    filled = -(-capacity // _CHAIN_KEYS) * _CHAIN_KEYS
+    for first in range(0, filled, _CHAIN_KEYS):
+        serve(manager, _new_keys(first), ReqContext(str(first)))
+    spent_ns = 0
+    for first in range(filled, filled + _TIMED_KEYS, _CHAIN_KEYS):
+        keys = _new_keys(first)
+        began_ns = time.perf_counter_ns()
+        serve(manager, keys, ReqContext(f"{first}"))
+        serve(manager, keys, ReqContext(f"{first} again"))
+        spent_ns += time.perf_counter_ns() - began_ns
+    return spent_ns / 1e3 / (2 * _TIMED_KEYS)
 
 
 def _new_keys(first: int) -> list[OffloadKey]:
@@ -185,7 +209,18 @@ def policy_json(figures: Sequence[PolicyFigures]) -> str:
 def policy_table(figures: Sequence[PolicyFigures]) -> Table:
     """The figures for people."""
     table = Table(title="The manager alone: what policies keep, and what it costs")
-    columns = ("trace", "chunks", "policy", "hit ratio", "warm", "bound", "refused", "µs per block", "bytes per key")
+    columns = (
+        "trace",
+        "chunks",
+        "policy",
+        "hit ratio",
+        "warm",
+        "bound",
+        "refused",
+        "µs per block",
+        "when full",
+        "bytes per key",
+    )
     for column in columns:
         table.add_column(column, justify="left" if column in {"trace", "policy"} else "right")
     for each in figures:
@@ -199,6 +234,7 @@ def policy_table(figures: Sequence[PolicyFigures]) -> Table:
             f"{each.bound:.4f}",
             f"{each.refused_ratio:.1%}",
             f"{each.us_per_block:.2f}",
+            f"{each.full_us_per_block:.2f}",
             f"{each.metadata_bytes_per_key:.0f}",
         )
     return table

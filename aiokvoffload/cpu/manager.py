@@ -135,8 +135,16 @@ class CPUOffloadingManager(OffloadingManager):
             self._events.removed(dropped, RemovalReason.FAILED)
         return is_current
 
-    def prepare_store(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareStoreOutput | None:
-        """Reserve slots for what is absent and worth storing; `None` if nothing fits, and nothing has left (I6)."""
+    def prepare_store(
+        self, keys: Sequence[OffloadKey], ctx: ReqContext, *, may_decline: bool = True
+    ) -> PrepareStoreOutput | None:
+        """Reserve slots for what is absent and worth storing; `None` if nothing fits, and nothing has left (I6).
+
+        Args:
+            keys: in chain order.
+            ctx: who offers them.
+            may_decline: whether the policy may decline what would fit.
+        """
         keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
@@ -146,7 +154,7 @@ class CPUOffloadingManager(OffloadingManager):
         self._counts.filtered += len(absent) - len(wanted)
         if not wanted:
             return self._nothing_to_store()
-        reservation = self._cache.reserve(wanted, keys, uses.used.keys(), uses.chain_number)
+        reservation = self._cache.reserve(wanted, keys, uses.used.keys(), uses.chain_number, may_decline=may_decline)
         if reservation is None:
             self._counts.refused += len(wanted)
             return None
@@ -156,7 +164,7 @@ class CPUOffloadingManager(OffloadingManager):
     def prepare_promotion(
         self, keys: Sequence[OffloadKey], ctx: ReqContext, *, own_may_leave: bool = False
     ) -> PrepareStoreOutput | None:
-        """`prepare_store` for chunks that a lower tier has: each is worth its slot, however seldom it was offered.
+        """`prepare_store` for chunks that a lower tier has and a request waits for: none is declined for its worth.
 
         Args:
             keys: absent, of one group.
@@ -169,10 +177,10 @@ class CPUOffloadingManager(OffloadingManager):
         absent = self._count_use(keys, uses)
         if not absent:
             return self._nothing_to_store()
-        reservation = self._cache.reserve(absent, keys, uses.used.keys(), uses.chain_number)
+        reservation = self._cache.reserve(absent, keys, uses.used.keys(), uses.chain_number, may_decline=False)
         if reservation is None and own_may_leave:
             # Under a new number, since whatever was given under the request's own is never looked at.
-            reservation = self._cache.reserve(absent, keys, frozenset(), next(self._chain_numbers))
+            reservation = self._cache.reserve(absent, keys, frozenset(), next(self._chain_numbers), may_decline=False)
         return None if reservation is None else self._reserved(reservation)
 
     def quarantine_store(self, token: int) -> None:

@@ -103,8 +103,11 @@ class TieringOffloadingManager(OffloadingManager):
         return self.primary.complete_load(token, failed_keys)
 
     def prepare_store(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareStoreOutput | None:
-        """Reserve slots of CPU memory."""
-        prepared = self.primary.prepare_store(keys, ctx)
+        """Reserve slots of CPU memory.
+
+        None is declined for its worth: what does not pass through CPU memory, no tier below ever gets.
+        """
+        prepared = self.primary.prepare_store(keys, ctx, may_decline=False)
         if prepared is not None and prepared.keys_to_store:
             self._storing[prepared.token] = prepared.keys_to_store
             self._cascades.evicted(prepared.evicted_keys)

@@ -34,6 +34,27 @@ def test_a_promotion_does_not_ask_whether_a_key_is_worth_storing() -> None:
     assert manager.lookup_prefix(keys, CTX) == 3
 
 
+@pytest.mark.parametrize("policy", ["gap", "adaptive"])
+def test_a_promotion_is_never_declined_for_its_worth_and_a_store_only_where_it_may_be(policy: str) -> None:
+    """What is used again and again fills the pool; a new chain would be of no use, but somebody waits for it."""
+    manager = make_manager(num_slots=32, policy=policy)
+    popular = make_chain("popular", 32)
+    store(manager, popular)
+    for number in range(200):
+        manager.touch(popular, ReqContext(f"regular {number}"))
+    assert manager.prepare_store(make_chain("new", 4), CTX) is None
+    promoted = manager.prepare_promotion(make_chain("new", 4), CTX)
+    assert promoted is not None
+    assert list(promoted.keys_to_store) == make_chain("new", 4)
+    assert list(promoted.evicted_keys) == popular[:-5:-1]
+    manager.complete_store(promoted.token)
+    stored = manager.prepare_store(make_chain("newer", 8), CTX, may_decline=False)
+    assert stored is not None
+    assert len(stored.keys_to_store) == 8
+    manager.complete_store(stored.token)
+    manager.check_integrity()
+
+
 def test_a_promotion_of_what_is_here_reserves_nothing() -> None:
     manager = make_manager()
     keys = make_chain("chain", 3)

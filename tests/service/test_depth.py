@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aiokvoffload.base import EventKind, LookupResult, OffloadKey
+from aiokvoffload.base import EventKind, LookupResult, OffloadKey, ReqContext
 from aiokvoffload.base.tier import ChunkViews, LoadOutcome
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.device.host import HostStream
@@ -264,6 +264,27 @@ async def test_a_chain_longer_than_cpu_memory_streams_through_it() -> None:
             await stage.only_below(keys[start : start + 4], req_id=f"sinker-{start}")
         result = await load(stage, keys)
         assert (result.served, result.sources) == (12, (("tier-0", 12),))
+        stage.check()
+
+
+@pytest.mark.parametrize("policy", ["gap", "adaptive"])
+async def test_a_chain_that_its_policy_thinks_worthless_goes_down_and_comes_up_whole(policy: str) -> None:
+    """Popular chunks fill CPU memory; what is asked for once goes through it all the same, longer than it is."""
+    stage = DeepStage(policy=policy, num_slots=32, tier_chunks=256)
+    keys, popular = keys_of(48), keys_of(32, name="popular")
+    async with stage as service:
+        await stage.only_below(keys[:24], req_id="first half")
+        await stage.only_below(keys[24:], req_id="second half")
+        await stage.fill(popular)
+        for number in range(200):
+            async with service.request(f"regular-{number}") as request:
+                assert (await stage.finish(request.load(popular, range(32)))).served == 32
+        declined = stage.primary.prepare_store(keys_of(4, name="worthless"), ReqContext("newcomer"))
+        assert declined is None
+        async with service.request("reader") as request:
+            assert (await stage.finish(request.load(keys, range(48)))).served == 48
+        assert (await stage.fill(keys_of(4, name="worthless"))).stored == 4
+        assert all(stage.memories[0].contains(keys_of(4, name="worthless")))
         stage.check()
 
 

@@ -37,6 +37,7 @@ class DeepStage:
     """Everything a test of the chain looks at; `tier` is the first of the tiers."""
 
     num_slots: int = 8
+    policy: str = "lru"
     tier_chunks: int = 64
     num_tiers: int = 1
     num_workers: int = 1
@@ -66,7 +67,9 @@ class DeepStage:
         self.tiers = [FaultyTier(memory) for memory in self.memories]
         self.workers = [MockOffloadingWorker() for _ in range(self.num_workers)]
         pool = PoolShape(tuple(range(len(self.groups))), PAGE_BYTES, self.num_slots)
-        self.primary = CPUOffloadingManager([pool], groups=self.groups, max_pending_events=self.max_events)
+        self.primary = CPUOffloadingManager(
+            [pool], groups=self.groups, policy=self.policy, max_pending_events=self.max_events
+        )
         config = TierConfig(
             make=lambda shape: MemoryTier(1, shape.chunk_bytes),
             cascade=self.cascade,

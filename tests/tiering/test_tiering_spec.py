@@ -20,6 +20,7 @@ from aiokvoffload.tiering.spec import TieringOffloadingSpec
 from tests.service.conftest import keys_of
 
 PAGE_BYTES = 4096
+POLICIES = ("lru", "arc", "s3fifo", "sieve", "lfu", "gap", "adaptive")
 
 
 def memory_tier(shape: TierShape) -> SecondaryTier:
@@ -27,10 +28,14 @@ def memory_tier(shape: TierShape) -> SecondaryTier:
 
 
 def spec_of(
-    *tiers: TierConfig, num_workers: int = 1, num_slots: int = 8, groups: Sequence[GroupConfig] = (GroupConfig(),)
+    *tiers: TierConfig,
+    num_workers: int = 1,
+    num_slots: int = 8,
+    groups: Sequence[GroupConfig] = (GroupConfig(),),
+    policy: str = "lru",
 ) -> TieringOffloadingSpec:
     cpu_bytes = num_slots * PAGE_BYTES * num_workers
-    cpu = CPUOffloadingConfig(cpu_bytes=cpu_bytes, device="host", groups=tuple(groups))
+    cpu = CPUOffloadingConfig(cpu_bytes=cpu_bytes, device="host", groups=tuple(groups), policy=policy)
     return TieringOffloadingSpec(TieringOffloadingConfig(cpu=cpu, tiers=tiers))
 
 
@@ -54,11 +59,15 @@ async def store_all(service: OffloadingService, count: int) -> None:
         await sunk(service, start + 4)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("cascade", CascadeMode)
-async def test_every_rank_gets_back_its_own_bytes_of_a_chain_longer_than_cpu_memory(cascade: CascadeMode) -> None:
+async def test_every_rank_gets_back_its_own_bytes_of_a_chain_longer_than_cpu_memory(
+    cascade: CascadeMode, policy: str
+) -> None:
+    """Whatever a policy thinks of newcomers: all go down, and all come up."""
     ranks = [numbered(64, seed=rank) for rank in range(2)]
     originals = [rank.clone() for rank in ranks]
-    spec = spec_of(TierConfig(make=memory_tier, cascade=cascade), num_workers=2)
+    spec = spec_of(TierConfig(make=memory_tier, cascade=cascade), num_workers=2, policy=policy)
     async with spec.open([make_kv_caches([rank]) for rank in ranks]) as service:
         await service.wait_grown()
         await store_all(service, 24)

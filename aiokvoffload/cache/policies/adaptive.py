@@ -8,9 +8,9 @@ from aiokvoffload.cache.policies.gap import GAPPolicy
 from aiokvoffload.cache.policies.gittins import EPOCHS_PER_TURNOVER
 from aiokvoffload.cache.policies.reuse import COLD_EPOCHS
 
-_SIGNIFICANT = 2.0
-"""Standard deviations by which LRU must lead: less is chance."""
-_LEAD = 0.02
+_SIGNIFICANT = 3.0
+"""Standard deviations by which LRU must lead: less is chance, since it is looked at many times."""
+_LEAD = 0.03
 _MOST_EVIDENCE = 2000.0
 """Served keys in the sample after which all evidence is halved: it fades by what is seen, however small the pool."""
 _FIRST_TURNOVERS = 64
@@ -88,6 +88,7 @@ class AdaptivePolicy(GAPPolicy):
         begins, ends = leads and not self.is_lru, self.is_lru and self._epoch >= self._until_epoch
         if begins or ends:
             self.is_lru = begins
+            self._value_anew()
             self._lead = self._variance = self._served = 0.0
         if self._served > _MOST_EVIDENCE:
             self._lead /= 2

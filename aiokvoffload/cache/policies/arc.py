@@ -60,7 +60,15 @@ class ARCPolicy(LayeredPolicy):
         if any(too_early):
             self._adapt(*too_early)
 
-    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int) -> Admission | None:
+    def admit(
+        self,
+        keys: Sequence[OffloadKey],
+        room: int,
+        protected: Set[OffloadKey],
+        chain: int,
+        *,
+        may_decline: bool = True,
+    ) -> Admission | None:
         """Admit the leading part that fits (cases II to IV)."""
         missing = max(0, len(keys) - room)
         # Where fewer can leave than are missing, all that can do, whichever list they are in.

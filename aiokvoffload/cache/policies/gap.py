@@ -13,7 +13,7 @@ from aiokvoffload.cache.policies.ghosts import CountTable, fingerprints, zeros
 from aiokvoffload.cache.policies.gittins import EPOCHS_PER_TURNOVER
 from aiokvoffload.cache.policies.layers import LayeredPolicy
 from aiokvoffload.cache.policies.recency import Victims
-from aiokvoffload.cache.policies.reuse import SAMPLE_MASK, ReuseModel, bucket_of
+from aiokvoffload.cache.policies.reuse import ReuseModel, bucket_of
 
 _MOST_USES = 127
 LEVEL_OF = [max(0, uses.bit_length() - 1) for uses in range(_MOST_USES + 1)]
@@ -41,13 +41,13 @@ class GAPPolicy(LayeredPolicy):
     refused, and with it the rest of its chain.
 
     Args:
-        residents: the pool whose keys it orders; it remembers at most three times as many keys as that has slots.
+        residents: the pool whose keys it orders; it remembers at most four times as many keys as that has slots.
         seed: changes which keys are sampled.
     """
 
     __slots__ = (
         "_behind", "_epoch", "_gain", "_ghosts", "_looked_up", "_model", "_placing", "_seed", "_tag_of", "_ticks",
-        "_ticks_per_epoch", "_used_at", "_uses", "_values",
+        "_ticks_per_epoch", "_used_at", "_uses", "_valued_by", "_values",
     )  # fmt: skip
 
     def __init__(self, residents: Residents, *, seed: int = 0) -> None:
@@ -64,7 +64,7 @@ class GAPPolicy(LayeredPolicy):
         self._looked_up: tuple[Sequence[OffloadKey], list[int], list[int]] = (), [], []
         self._behind = _NONE_BEHIND
         self._gain = 1.0
-        self._values = [_NOTHING] * NUM_LEVELS
+        self._value_anew()
         self._placing: tuple[list[int], list[int]] = [], []
 
     def access(
@@ -74,36 +74,50 @@ class GAPPolicy(LayeredPolicy):
         tags, uses = self._look_up(absent) if absent else ([], [])
         if slots and absent:
             # The first of all is absent: what is resident lies behind it, and is of no use without it.
-            most = max(self._uses[slot] for slot in slots)
-            uses = [max(count, min(most + 1, _MOST_USES)) for count in uses]
+            least = _ONE_MORE[max(map(self._uses.__getitem__, slots))]
+            uses = [count if count > least else least for count in uses]
         self._looked_up = absent, tags, uses
-        known = len(slots) + len(uses) - uses.count(1)
+        known, mask = len(slots) + len(uses) - uses.count(1), self._model.sample_mask
         self._ticks += _TICKS_PER_USE * known + uses.count(1)
         self._advance()
         if slots:
             self._count_uses(resident, slots, chain)
             tag_of = self._tag_of
-            sampled = [slot for slot in slots if not tag_of[slot] & SAMPLE_MASK]
+            sampled = [slot for slot in slots if not tag_of[slot] & mask]
             for slot in sampled:
                 self.observe(tag_of[slot], self.layer_of[slot], is_resident=True)
         if slots or absent:
             self.renew(chain)
         self._behind = (chain, resident, slots) if absent else _NONE_BEHIND
         for tag, count in zip(tags, uses, strict=True):
-            if not tag & SAMPLE_MASK:
+            if not tag & mask:
                 self.observe(tag, LEVEL_OF[count], is_resident=False)
 
     def _advance(self) -> None:
-        self._epoch = self._ticks // self._ticks_per_epoch
-        self._model.advance(self._epoch)
+        epoch = self._ticks // self._ticks_per_epoch
+        self._model.advance(epoch)
+        if epoch != self._epoch or self._model.values is not self._valued_by:
+            self._epoch = epoch
+            self._value_anew()
+
+    def _value_anew(self) -> None:
+        self._valued_by = self._model.values
         self._values = [_NOTHING] * NUM_LEVELS
 
     def observe(self, tag: int, level: int, *, is_resident: bool) -> int | None:
         """A sampled key is used; returns how many epochs after its last use, if that is known."""
         return self._model.observe(tag, level)
 
-    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int) -> Admission | None:
-        """Admit the leading part that is worth more than what leaves for it."""
+    def admit(
+        self,
+        keys: Sequence[OffloadKey],
+        room: int,
+        protected: Set[OffloadKey],
+        chain: int,
+        *,
+        may_decline: bool = True,
+    ) -> Admission | None:
+        """Admit the leading part that is worth more than what leaves for it, or that fits if none may be declined."""
         looked_up, tags, uses = self._looked_up
         if looked_up is not keys and looked_up != keys:
             tags, uses = self._look_up(keys)
@@ -113,10 +127,12 @@ class GAPPolicy(LayeredPolicy):
         accepted = min(room, len(keys))
         victims: Victims = [], []
         if accepted < len(keys):
-            victims = self._replace([LEVEL_OF[count] for count in uses], accepted, protected, chain)
+            levels = [LEVEL_OF[count] for count in uses] if may_decline else [NUM_LEVELS] * len(keys)
+            victims = self._replace(levels, accepted, protected, chain)
             accepted += len(victims[1])
-            self._remember([self._tag_of[slot] for slot in victims[1]], [self._uses[slot] for slot in victims[1]])
-            self._remember(tags[accepted:][::-1], uses[accepted:][::-1])
+            tag_of, uses_of = self._tag_of, self._uses
+            self._remember([(tag_of[slot], uses_of[slot]) for slot in victims[1]])
+            self._remember(list(zip(tags[accepted:], uses[accepted:], strict=True))[::-1])
         self._placing = tags[:accepted], uses[:accepted]
         return Admission(accepted, *victims) if accepted else None
 
@@ -168,7 +184,7 @@ class GAPPolicy(LayeredPolicy):
         if any(before):
             for index in range(len(before) - 1, -1, -1):
                 most = max(most, before[index])
-                uses[index] = min(most + 1, _MOST_USES)
+                uses[index] = _ONE_MORE[most]
         return tags, uses
 
     def _replace(self, levels: Sequence[int], begin: int, protected: Set[OffloadKey], chain: int) -> Victims:
@@ -202,11 +218,10 @@ class GAPPolicy(LayeredPolicy):
     def _value_of_new(self, level: int) -> float:
         return float("inf") if level == NUM_LEVELS else self._gain * self.value(level, self._epoch)
 
-    def _remember(self, tags: Sequence[int], uses: Sequence[int]) -> None:
+    def _remember(self, counts: Sequence[tuple[int, int]]) -> None:
         """Remember uses of keys that are not resident: the first's and half of the others', who vouch for the rest."""
-        if tags:
-            kept = [(tag, count) for tag, count in zip(tags, uses, strict=True) if tag & _SPARED_TAIL_BIT]
-            self._ghosts.put([(tags[0], uses[0]), *kept])
+        if counts:
+            self._ghosts.put([counts[0], *(each for each in counts if each[0] & _SPARED_TAIL_BIT)])
 
     def seed(self, residents: Any) -> None:
         """Take over an order, as that of one chain that was used once."""
@@ -222,6 +237,7 @@ class GAPPolicy(LayeredPolicy):
         self._ticks = self._epoch = 0
         self._looked_up = (), [], []
         self._behind = _NONE_BEHIND
+        self._value_anew()
         return super().clear()
 
     def __repr__(self) -> str:

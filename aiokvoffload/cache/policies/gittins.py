@@ -9,8 +9,9 @@ P. Meier, "Nonparametric Estimation from Incomplete Observations", 1958, for cha
 
 from collections.abc import Sequence
 
-EPOCHS_PER_TURNOVER = 16
-MOST_EPOCHS = 64 * EPOCHS_PER_TURNOVER
+EPOCHS_PER_TURNOVER = 64
+"""Of the clock, by which a cache that is asked for unknown keys mostly is turned over in a few epochs already."""
+MOST_EPOCHS = 16 * EPOCHS_PER_TURNOVER
 """Ages from here on are one."""
 
 

@@ -4,7 +4,7 @@ A policy puts each slot into one layer, moves it between layers, and says which 
 """
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from itertools import groupby
 from typing import Any
 
@@ -37,7 +37,15 @@ class LayeredPolicy(CachePolicy):
     def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take `count` slots out, fewer only if no more may leave; none of `chain`, all of which is protected."""
 
-    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int) -> Admission | None:
+    def admit(
+        self,
+        keys: Sequence[OffloadKey],
+        room: int,
+        protected: Set[OffloadKey],
+        chain: int,
+        *,
+        may_decline: bool = True,
+    ) -> Admission | None:
         """Admit the leading part that fits."""
         missing = len(keys) - room
         if missing <= 0:
@@ -60,8 +68,11 @@ class LayeredPolicy(CachePolicy):
             layer_of[slot] = layer
         self.layer(layer).add(keys, slots, chain)
 
-    def add_each(self, keys: Sequence[OffloadKey], slots: Sequence[int], layers: Iterable[int], chain: int) -> None:
+    def add_each(self, keys: Sequence[OffloadKey], slots: Sequence[int], layers: Sequence[int], chain: int) -> None:
         """Put slots that are in no layer into one each."""
+        if layers and layers.count(layers[0]) == len(layers):
+            self.add(layers[0], keys, slots, chain)
+            return
         end = 0
         for layer, run in groupby(layers):
             begin, end = end, end + sum(1 for _ in run)

@@ -26,7 +26,15 @@ class LRUPolicy(CachePolicy):
         if slots or absent:
             self._order.touch(resident, slots, chain)
 
-    def admit(self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int) -> Admission | None:
+    def admit(
+        self,
+        keys: Sequence[OffloadKey],
+        room: int,
+        protected: Set[OffloadKey],
+        chain: int,
+        *,
+        may_decline: bool = True,
+    ) -> Admission | None:
         """Admit the leading part that fits; the tails of the oldest chains leave."""
         missing = len(keys) - room
         if missing <= 0:

@@ -141,7 +141,8 @@ class RecencyList:
         return chain in self._segments
 
     def first_to_leave(self, chain: int) -> int | None:
-        """The slot that is first to leave, but for those of `chain` and what is set aside; it may be held."""
+        """The slot that is first to leave, but for those of `chain` and what is set aside for it; it may be held."""
+        self._spare_for(chain)
         for number, segment in self._segments.items():
             if segment and number != chain:
                 return next(reversed(segment))

@@ -21,9 +21,9 @@ from aiokvoffload.cache.policies.gittins import (
     hazards,
 )
 
-SAMPLE_MASK = 15
-"""A key is sampled if these bits of its fingerprint are 0: one of 16."""
-_SAMPLED_SHARE = 1 / (SAMPLE_MASK + 1)
+_MOST_SAMPLE_BITS = 4
+_SLOTS_FOR_ONE_SAMPLE_BIT = 256
+_PROBES_PER_SLOT = 2
 COLD_EPOCHS = 8 * EPOCHS_PER_TURNOVER
 """How long there is too little to go by: while most keys are new, the clock is slow, and few probes wait."""
 _MEASURES = 8
@@ -31,7 +31,7 @@ _FADING = 0.99
 """What is left of old evidence after half a turnover."""
 _POPULARITY_GAIN = 2.0
 """A key used twice as often is taken to be twice as likely to be used again, until its level has evidence."""
-_PRIOR_WEIGHT = 2.0
+_PRIOR_WEIGHT = 10.0
 
 _Histogram = list[list[float]]
 """By level and age bucket."""
@@ -48,6 +48,7 @@ class ReuseModel:
         num_levels: levels of popularity.
 
     Attributes:
+        sample_mask: a key is sampled if these bits of its fingerprint are 0.
         values: by level and age bucket, expected hits per epoch in a slot.
         lru_epochs: how long a key stays in a pool of this size that evicts the one used longest ago, in epochs.
     """
@@ -67,13 +68,15 @@ class ReuseModel:
         "_waiting",
         "lru_epochs",
         "now",
+        "sample_mask",
         "values",
     )  # fmt: skip
 
     def __init__(self, capacity: int, num_levels: int) -> None:
-        self._size = capacity
+        self._size = _PROBES_PER_SLOT * capacity
         self._num_levels = num_levels
-        self._probed_slots = capacity * _SAMPLED_SHARE
+        self.sample_mask = sample_mask(capacity)
+        self._probed_slots = capacity / (self.sample_mask + 1)
         self.clear()
 
     def clear(self) -> None:
@@ -97,15 +100,21 @@ class ReuseModel:
 
     def advance(self, epoch: int) -> None:
         """It is `epoch` now; do a part of what there is to learn."""
-        for passed in range(max(self.now + 1, epoch - MOST_EPOCHS + 1), epoch + 1):
-            cell = passed % MOST_EPOCHS
-            for level, waiting in enumerate(self._waiting):
-                self._ancient[level] += waiting[cell]
-                waiting[cell] = 0
-        self.now = epoch
+        if epoch > self.now:
+            self._pass(max(self.now + 1, epoch - MOST_EPOCHS + 1), epoch)
+            self.now = epoch
         if next(self._refreshing, self) is self and epoch - self._refreshed_epoch >= EPOCHS_PER_TURNOVER // 2:
             self._refreshed_epoch = epoch
             self._refreshing = self._refresh()
+
+    def _pass(self, first: int, last: int) -> None:
+        """The cells of these epochs are used anew; in slices, since in a small pool one call passes hundreds (I10)."""
+        begin, end = first % MOST_EPOCHS, last % MOST_EPOCHS + 1
+        stretches = [(begin, end)] if begin < end else [(begin, MOST_EPOCHS), (0, end)]
+        for level, waiting in enumerate(self._waiting):
+            for start, stop in stretches:
+                self._ancient[level] += sum(waiting[start:stop])
+                waiting[start:stop] = [0] * (stop - start)
 
     def observe(self, tag: int, level: int) -> int | None:
         """A sampled key is used, and of this level from now on.
@@ -141,18 +150,19 @@ class ReuseModel:
         self._update_lru_epochs(self._measure_lru_epochs())
         yield
         chances = hazards(_summed(self._reused), _summed(ended), PRIOR, 1.0)
-        gain = 1.0
+        gain, all_values = 1.0, list[list[float]]()
         for level, ends in enumerate(ended):
             # What is known of less popular keys is the best guess for more popular ones.
             prior = [min(1.0, gain * chance) for chance in chances]
             chances = hazards(self._reused[level], ends, prior, _PRIOR_WEIGHT)
             values = gittins_index(chances)
             if level:
-                values = list(map(max, values, self.values[level - 1]))
-            self.values[level] = values
+                values = list(map(max, values, all_values[-1]))
+            all_values.append(values)
             gain = _POPULARITY_GAIN
             self._fade(level)
             yield
+        self.values = all_values  # all at once: those of two times do not compare
 
     def _ended(self, level: int) -> list[float]:
         waiting = self._by_age(self._waiting[level])
@@ -181,6 +191,15 @@ class ReuseModel:
     def _fade(self, level: int) -> None:
         for histogram in (self._reused, self._lapsed):
             histogram[level] = [count * _FADING for count in histogram[level]]
+
+
+def sample_mask(capacity: int) -> int:
+    """Bits that are 0 in fingerprints of sampled keys: of every other key for a small pool, of one in 16 for a big one.
+
+    A small one would have too few to learn from, and for a big one that many would cost too much.
+    """
+    bits = (capacity // _SLOTS_FOR_ONE_SAMPLE_BIT).bit_length()
+    return (1 << min(max(1, bits), _MOST_SAMPLE_BITS)) - 1
 
 
 def bucket_of(age: int) -> int:

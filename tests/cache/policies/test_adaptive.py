@@ -86,12 +86,20 @@ def served_ratio(chains: list[list[OffloadKey]], capacity: int, counted_from: in
     return hits / counted
 
 
-@pytest.mark.parametrize("workload", ["scan", "chat", "agents"])
+@pytest.mark.parametrize("workload", ["scan", "drift", "chat", "agents"])
 def test_it_keeps_up_with_the_best_of_the_others(workload: str) -> None:
-    """On `scan` it serves .92 to .99 of the best, by the seed: the bar is not to depend on which one is drawn."""
     requests = make_workload(workload, seed=7, blocks=30_000)
     ratios = {
         policy: manager_benchmark(requests, policy=policy, cpu_chunks=500).hit_ratio
         for policy in ("lru", "arc", "s3fifo", "adaptive")
     }
-    assert ratios["adaptive"] >= 0.9 * max(ratios.values())
+    assert ratios["adaptive"] >= 0.95 * max(ratios.values())
+
+
+def test_a_small_pool_follows_popularity_that_drifts() -> None:
+    """Most keys are unknown, so the clock is slow: with coarse epochs all that is resident would be of one age."""
+    requests = make_workload("drift", seed=3, blocks=30_000)
+    ratios = {
+        policy: manager_benchmark(requests, policy=policy, cpu_chunks=100).hit_ratio for policy in ("lru", "adaptive")
+    }
+    assert ratios["adaptive"] >= 0.95 * ratios["lru"]

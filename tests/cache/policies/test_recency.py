@@ -31,6 +31,16 @@ def evict(recency: RecencyList, count: int, protected: Iterable[int], chain: int
     return slots
 
 
+def test_what_was_set_aside_for_one_chain_is_first_to_leave_for_another() -> None:
+    """Else a policy that asks who is first would find nobody, and refuse a chain for which there is room."""
+    recency = RecencyList(PlainResidents(4))
+    add(recency, [0, 1], 1)
+    assert recency.evict_oldest(1, keys_in([0, 1]), 2) == ([], [])
+    assert recency.first_to_leave(2) is None
+    assert recency.first_to_leave(3) == 1
+    assert recency.evict_oldest(1, frozenset(), 3) == (make_keys(1), [1])
+
+
 class PlainList:
     """What a `RecencyList` promises, in the plainest form: lists, the oldest chain in front, in each the head."""
 

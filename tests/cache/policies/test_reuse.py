@@ -2,8 +2,8 @@
 
 import pytest
 
-from aiokvoffload.cache.policies.gittins import BUCKET_OF, NUM_BUCKETS, PRIOR, gittins_index, hazards
-from aiokvoffload.cache.policies.reuse import ReuseModel
+from aiokvoffload.cache.policies.gittins import BUCKET_OF, MOST_EPOCHS, NUM_BUCKETS, PRIOR, gittins_index, hazards
+from aiokvoffload.cache.policies.reuse import ReuseModel, sample_mask
 
 
 def test_a_hazard_is_the_share_of_those_that_come_to_an_age_and_are_used_there() -> None:
@@ -49,12 +49,29 @@ def test_a_more_popular_level_is_never_worth_less() -> None:
 
 
 def test_the_age_at_which_lru_evicts_is_that_by_which_the_pool_fills_up() -> None:
-    """With one sampled key an epoch, which stands for 16, a pool of 160 is full after ten."""
+    """With one sampled key an epoch, which stands for two, a pool of 160 is full after 80."""
     model = ReuseModel(160, 7)
-    for epoch in range(400):
+    for epoch in range(1200):
         model.advance(epoch)
-        model.observe(epoch % 64 << 26, 0)
-    assert 10 <= model.lru_epochs <= 11
+        model.observe(epoch % 128 << 25, 0)
+    assert 80 <= model.lru_epochs <= 81
+
+
+def test_a_small_pool_samples_every_other_key_and_a_big_one_one_of_sixteen() -> None:
+    assert [sample_mask(capacity) for capacity in (1, 256, 511, 512, 1024, 2048, 10**6)] == [1, 1, 1, 3, 7, 15, 15]
+
+
+@pytest.mark.parametrize("jump", [1, 7, MOST_EPOCHS - 1, MOST_EPOCHS, MOST_EPOCHS + 1, 3 * MOST_EPOCHS])
+@pytest.mark.parametrize("now", [0, 5, MOST_EPOCHS - 1, MOST_EPOCHS])
+def test_who_has_waited_as_many_epochs_as_there_are_is_ancient_however_far_the_clock_jumps(now: int, jump: int) -> None:
+    model = ReuseModel(1600, 2)
+    for age in (9, 0):
+        model.advance(max(0, now - age))
+        model.observe(age << 28, 0)
+    model.advance(now + jump)
+    ages = [jump + min(9, now), jump]
+    assert model._ancient[0] == sum(age >= MOST_EPOCHS for age in ages)
+    assert sum(model._waiting[0]) == sum(age < MOST_EPOCHS for age in ages)
 
 
 def test_a_jump_of_the_clock_makes_all_probes_ancient_and_costs_no_more_than_one_round() -> None:
