@@ -12,9 +12,24 @@ from typing import Self
 from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError
 from aiokvoffload.events.records import EventRecord, GapRecord, Snapshot, TierSnapshot
 from aiokvoffload.events.replies import Turns
-from aiokvoffload.events.sockets import Context, Socket, close_all, connect, open_dealer_socket, open_sub_socket
+from aiokvoffload.events.sockets import (
+    Context,
+    Socket,
+    check_arguments,
+    close_all,
+    connect,
+    open_dealer_socket,
+    open_sub_socket,
+)
 from aiokvoffload.events.view import ResidentKeys
-from aiokvoffload.events.wire import SNAPSHOT_REQUEST, WireBatch, decode, pack_sequence, unpack_sequence
+from aiokvoffload.events.wire import (
+    MOST_SEQUENCE,
+    SNAPSHOT_REQUEST,
+    WireBatch,
+    decode,
+    pack_sequence,
+    unpack_sequence,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +47,9 @@ class EventClient:
         after: resume behind this record.
         high_water_mark: messages that ZeroMQ keeps until they are read; beyond it they are dropped, and replayed.
         timeout_s: how long an answer may take, or the next message of one.
+
+    Raises:
+        ArgumentError: a bound is not positive, or a text or a number is none.
     """
 
     def __init__(
@@ -44,6 +62,14 @@ class EventClient:
         high_water_mark: int = 100_000,
         timeout_s: float = 5.0,
     ) -> None:
+        texts = {"endpoint": endpoint, "replay_endpoint": replay_endpoint or "", "topic": topic}
+        check_arguments("EventClient", texts=texts, high_water_mark=high_water_mark)
+        if not (isinstance(timeout_s, int | float) and timeout_s > 0):
+            raise ArgumentError(f"EventClient.timeout_s must be above 0, got {timeout_s!r}")
+        if not (after is None or (isinstance(after, int) and -1 <= after < MOST_SEQUENCE)):
+            raise ArgumentError(
+                f"EventClient.after must be a record's number, from -1 to {MOST_SEQUENCE}, got {after!r}"
+            )
         self._endpoint, self._replay_endpoint = endpoint, replay_endpoint
         self._topic, self._high_water_mark, self._timeout_s = topic.encode(), high_water_mark, timeout_s
         self._context: Context | None = None

@@ -22,6 +22,7 @@ from aiokvoffload.events.sockets import (
     PubSocket,
     Socket,
     bind,
+    check_arguments,
     close_all,
     open_pub_socket,
     open_router_socket,
@@ -56,7 +57,7 @@ class PublisherConfig:
         heartbeat_s: so long after the latest message it is sent again.
 
     Raises:
-        ArgumentError: a bound is not positive.
+        ArgumentError: a bound is not positive, or a text is none.
     """
 
     endpoint: str
@@ -69,9 +70,10 @@ class PublisherConfig:
     heartbeat_s: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("high_water_mark", "heartbeat_s"):
-            if not getattr(self, name) > 0:
-                raise ArgumentError(f"PublisherConfig.{name} must be above 0, got {getattr(self, name)!r}")
+        texts = {"endpoint": self.endpoint, "replay_endpoint": self.replay_endpoint or "", "topic": self.topic}
+        check_arguments("PublisherConfig", texts=texts, high_water_mark=self.high_water_mark)
+        if not (isinstance(self.heartbeat_s, int | float) and self.heartbeat_s > 0):
+            raise ArgumentError(f"PublisherConfig.heartbeat_s must be above 0, got {self.heartbeat_s!r}")
 
 
 @dataclass(frozen=True, slots=True)

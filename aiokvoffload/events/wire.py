@@ -31,6 +31,7 @@ except ModuleNotFoundError as error:
         "events on the wire need msgspec: pip install 'aiokvoffload[events]'", name="msgspec"
     ) from error
 
+MOST_SEQUENCE = (1 << 63) - 1
 END_SEQUENCE = -1
 """Ends what a replay answers."""
 SNAPSHOT_REQUEST = b"snapshot/1"

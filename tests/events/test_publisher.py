@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import zmq.asyncio
@@ -281,3 +282,26 @@ async def test_a_client_that_outlives_the_server_knows_what_is_void() -> None:
     assert told[0] == GapRecord(1002, 1999)
     assert (view.keys("cpu"), view.is_exact) == ({key_of(2)}, True)
     await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"high_water_mark": 1 << 40}, r"high_water_mark must be .* above 0, at most 2147483647, got 1099511627776"),
+        ({"high_water_mark": -1}, "high_water_mark must be .* got -1"),
+        ({"topic": b"x"}, "topic must be text, got b'x'"),
+        ({"endpoint": 5}, "endpoint must be text, got 5"),
+    ],
+)
+def test_what_zeromq_would_refuse_half_way_is_refused_at_once(options: dict[str, Any], reason: str) -> None:
+    """A socket whose bound ZeroMQ refused was never closed, and closing the context waited for it for ever."""
+    for make in (PublisherConfig, EventClient):
+        with pytest.raises(ArgumentError, match=reason):
+            make(**{"endpoint": LOOPBACK, **options})
+
+
+@pytest.mark.parametrize("options", [{"after": "x"}, {"after": 1 << 63}, {"timeout_s": -1}])
+def test_a_client_names_the_number_that_is_none(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ArgumentError, match=rf"EventClient.{name} must be"):
+        EventClient(LOOPBACK, **options)
