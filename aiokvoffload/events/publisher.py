@@ -110,6 +110,7 @@ class EventPublisher:
         self._latest: EventRecord | None = None
         self._publishing: PubSocket | None = None
         self._router: Socket | None = None
+        self._subscription: Subscription | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.endpoint = self.replay_endpoint = ""
         self._sent = self._heartbeats = self._replays = self._snapshots = self._refused = 0
@@ -135,6 +136,8 @@ class EventPublisher:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if self._subscription is not None:
+            self._subscription.close()  # a task that was cancelled before its first step has not
         context, self._context = self._context, None
         if context is not None:
             await close_all(context, (self._publishing, self._router))
@@ -152,7 +155,8 @@ class EventPublisher:
         self.endpoint = bind(publishing, config.endpoint)
         # From the latest record on, if there is one: who hears nothing else hears that again and again.
         latest = self._bus.latest
-        subscription = self._bus.subscribe(name="zmq", after=latest - (self._bus.oldest <= latest))
+        after = latest - (self._bus.oldest <= latest)
+        self._subscription = subscription = self._bus.subscribe(name="zmq", after=after)
         self._spawn(self._publish(publishing, subscription), "publish")
         self._spawn(self._beat(publishing, subscription), "heartbeat")
         if config.replay_endpoint is not None:

@@ -305,3 +305,14 @@ def test_a_client_names_the_number_that_is_none(options: dict[str, Any]) -> None
     (name,) = options
     with pytest.raises(ArgumentError, match=rf"EventClient.{name} must be"):
         EventClient(LOOPBACK, **options)
+
+
+async def test_a_publisher_that_could_not_open_leaves_no_subscriber() -> None:
+    """It was never read again, and its lag grew in the metrics for as long as the service lived."""
+    bus = EventBus()
+    async with Rig() as rig:
+        config = PublisherConfig(endpoint=LOOPBACK, replay_endpoint=rig.publisher.replay_endpoint)
+        with pytest.raises(ArgumentError, match="cannot be bound"):
+            async with EventPublisher(bus, config):
+                pass
+    assert bus.statistics().subscribers == 0
