@@ -49,7 +49,11 @@ def encode_frame(record: EventRecord) -> bytes:
         for each in record.metadata
     ]
     reason = None if event.reason is None else event.reason.value
-    payload = msgspec.msgpack.encode([event.kind.value, event.medium, event.tier, reason, event.keys, metadata])
+    fields = (event.kind.value, event.medium, event.tier, reason, event.keys)
+    try:
+        payload = msgspec.msgpack.encode([*fields, metadata])
+    except (TypeError, ValueError, OverflowError):  # metadata are the caller's: the keys must be kept (fault 27)
+        payload = msgspec.msgpack.encode([*fields, ()])
     return _HEAD.pack(len(payload), record.sequence, _checksum(record.sequence, payload)) + payload
 
 

@@ -41,6 +41,9 @@ from aiokvoffload.events.wire import (
 
 logger = logging.getLogger(__name__)
 
+_UNSENDABLE = (OffloadError, TypeError, ValueError, OverflowError)
+"""What a message that cannot be written raises."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherConfig:
@@ -189,18 +192,25 @@ class EventPublisher:
 
     def _send(self, socket: PubSocket, record: EventRecord) -> None:
         try:
-            payload = self._encoder.encode((record,), time.time())
-            publish_now(socket, (self._topic, pack_sequence(record.sequence), payload))
-        except (OffloadError, TypeError, ValueError, OverflowError):
+            publish_now(socket, (self._topic, pack_sequence(record.sequence), self._encode((record,))))
+        except _UNSENDABLE:
             # One message that cannot be sent is a jump of the numbers; the others must follow (fault 27).
             logger.exception("message %d was not sent", record.sequence)
+
+    def _encode(self, records: Sequence[EventRecord]) -> bytes:
+        """The payload; without the metadata if those are what cannot be written: the keys must be told (fault 27)."""
+        try:
+            return self._encoder.encode(records, time.time())
+        except (TypeError, ValueError, OverflowError) as error:
+            logger.warning("the metadata of message %d cannot be sent: %s", records[0].sequence, error)
+            return self._encoder.encode([record._replace(metadata=()) for record in records], time.time())
 
     async def _answer_all(self, router: Socket) -> None:
         while True:
             frames = await router.recv_multipart()
             try:
                 await self._answer(router, frames)
-            except OffloadError as error:
+            except _UNSENDABLE as error:
                 self._refused += 1
                 logger.warning("a request for past events was not served: %s", error)
                 await self._reply(router, frames, END_SEQUENCE, b"")
@@ -210,13 +220,13 @@ class EventPublisher:
         if request == SNAPSHOT_REQUEST:
             self._snapshots += 1
             async for sequence, records in snapshot_messages(self._bus):
-                await self._reply(router, frames, sequence, self._encoder.encode(records, time.time()))
+                await self._reply(router, frames, sequence, self._encode(records))
                 await turns.spend(sum(len(record.event.keys) for record in records))
         else:
             first = unpack_sequence(request)
             self._replays += 1
             async for record in replay(self._bus, first):
-                await self._reply(router, frames, record.sequence, self._encoder.encode((record,), time.time()))
+                await self._reply(router, frames, record.sequence, self._encode((record,)))
                 await turns.spend(len(record.event.keys))
         await self._reply(router, frames, END_SEQUENCE, b"")
 

@@ -210,3 +210,15 @@ async def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
         assert records[0] == EventRecord(6001, stored(6001))
         last = [record for record in records if isinstance(record, EventRecord)][-1]
         assert last.sequence == history.last
+
+
+async def test_metadata_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None:
+    """Fault 27: all records that were written in one go with it were lost."""
+    async with EventHistory(tmp_path) as history:
+        bus = EventBus(1)
+        bus.use_archive(history)
+        bus.attach_metadata({stored(1).keys[0]: ChunkMetadata(token_ids=(1 << 70,))})
+        bus.publish(stored(number) for number in range(3))
+        records = await read_all(bus, -1)
+    assert [record for record in records if isinstance(record, GapRecord)] == []
+    assert history.statistics().dropped == 0

@@ -316,3 +316,13 @@ async def test_a_publisher_that_could_not_open_leaves_no_subscriber() -> None:
             async with EventPublisher(bus, config):
                 pass
     assert bus.statistics().subscribers == 0
+
+
+async def test_metadata_that_cannot_be_written_hides_no_key_and_ends_no_answers() -> None:
+    """Fault 27: the task that answers died of it, and nobody was answered any more."""
+    bus = EventBus(10)
+    bus.attach_metadata({key_of(1): ChunkMetadata(token_ids=(1 << 70,), block_size=1)})
+    bus.publish([stored(1), stored(2)])
+    async with Rig(bus) as rig, rig.client() as client:
+        replayed = [batch.events for _ in range(2) async for batch in client.replay(0)]
+    assert replayed == 2 * [(stored(1),), (stored(2),)]
