@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from typing import Any
 
 import pytest
 
@@ -357,3 +358,28 @@ async def test_a_second_reader_of_one_subscription_is_refused_and_the_first_goes
         await anext(subscription)
     bus.publish([stored(0)])
     assert await first == EventRecord(0, stored(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"media": "CPU"}, r"media must be a set of names, such as {'CPU'}, got 'CPU'"),
+        ({"media": 5}, "media must be a set of names.* got 5"),
+        ({"policy": "block"}, "policy must be a SlowPolicy, got 'block'"),
+        ({"name": 5}, "name must be text, got 5"),
+    ],
+)
+async def test_a_subscriber_that_would_silently_be_told_nothing_is_refused(
+    options: dict[str, Any], reason: str
+) -> None:
+    bus = EventBus()
+    with pytest.raises(ArgumentError, match=reason):
+        bus.subscribe(**options)
+    assert bus.statistics().subscribers == 0
+
+
+@pytest.mark.parametrize("options", [{"block_timeout_s": -1}, {"block_timeout_s": "x"}, {"first_sequence": "x"}])
+def test_a_bus_names_the_number_that_is_none(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ArgumentError, match=f"{name} must be"):
+        EventBus(**options)
