@@ -9,7 +9,7 @@ import pytest
 import zmq.asyncio
 
 from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason, ResidentPart, make_offload_key
-from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError
+from aiokvoffload.errors import ArgumentError, BrokenError, BusyError, ClosedError
 from aiokvoffload.events import ChunkMetadata, EventBus, EventRecord, GapRecord, ResidentKeys
 from aiokvoffload.events.client import EventClient
 from aiokvoffload.events.publisher import EventPublisher, PublisherConfig
@@ -326,3 +326,61 @@ async def test_metadata_that_cannot_be_written_hides_no_key_and_ends_no_answers(
     async with Rig(bus) as rig, rig.client() as client:
         replayed = [batch.events for _ in range(2) async for batch in client.replay(0)]
     assert replayed == 2 * [(stored(1),), (stored(2),)]
+
+
+async def test_frames_that_are_no_message_are_no_reason_to_hear_no_more() -> None:
+    """Fault 27: whatever else is published there ended the iteration with what unpacking it raised."""
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.PUB)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.bind(LOOPBACK)
+    async with EventClient(socket.getsockopt_string(zmq.LAST_ENDPOINT)) as client:
+        hearing = asyncio.ensure_future(anext(client))
+        while not hearing.done():
+            for frames in ([b"?"], [b"", b"short", b"?"], 5 * [b"?"], [b"", (7).to_bytes(8, "big"), b"?"]):
+                await socket.send_multipart(frames)
+            await asyncio.sleep(0.001)
+        assert await hearing == GapRecord(7, 7)
+    socket.close()
+    await asyncio.to_thread(context.term)
+
+
+async def test_an_answer_that_is_none_is_said_to_be() -> None:
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.bind(LOOPBACK)
+    async with EventClient(LOOPBACK[:-1] + "1", socket.getsockopt_string(zmq.LAST_ENDPOINT)) as client:
+        asking = asyncio.ensure_future(client.snapshot())
+        name, *_ = await socket.recv_multipart()
+        await socket.send_multipart([name, b"?"])
+        with pytest.raises(BrokenError, match="answers no events"):
+            await asking
+    socket.close()
+    await asyncio.to_thread(context.term)
+
+
+async def test_closing_a_client_ends_what_another_task_waits_for() -> None:
+    """ZeroMQ cancels who waits at a socket that is closed, which looked like a cancellation of the task."""
+    async with Rig() as rig:
+        client = EventClient(rig.publisher.endpoint, LOOPBACK[:-1] + "1")
+        await client.__aenter__()
+        hearing, asking = asyncio.ensure_future(anext(client, None)), asyncio.ensure_future(client.snapshot())
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError, match="read by another task"):
+            await anext(client)
+        await client.aclose()
+        assert await hearing is None
+        with pytest.raises(ClosedError, match="was closed before"):
+            await asking
+
+
+async def test_who_resumes_at_a_number_that_a_publisher_never_had_is_told() -> None:
+    """It heard nothing until the numbers had come that far, which is never."""
+    async with Rig(EventBus(10)) as rig, rig.client(after=1_000) as client:
+        hearing = asyncio.ensure_future(anext(client))
+        while not hearing.done():
+            rig.bus.publish([stored(1)])
+            await asyncio.sleep(0.001)
+        assert await hearing == GapRecord(1_001, 1_001)
+        assert isinstance(await anext(client), EventRecord)
