@@ -109,6 +109,8 @@ def replay_command(
     )
     with clear_errors():
         check_writable(json_file)
+        if events_replay is not None and events is None:
+            raise ArgumentError("--events-replay belongs to --events: what is replayed is what was published there")
         trace_requests = read_trace(trace, limit=requests)
         with progress(len(trace_requests), quiet=json_file == STDOUT) as advance:
             report = run(replay(trace_requests, replay_options, on_served=advance))

@@ -29,6 +29,8 @@ CLEARED = EventRecord(8, OffloadingEvent(EventKind.CLEARED, (), "DISK", "disk", 
 
 
 def test_lines_say_what_was_told() -> None:
+    empty = EventRecord(9, OffloadingEvent(EventKind.STORED, (), "GPU", "gpu"))  # nothing keeps a publisher from it
+    assert as_text(empty) == "9  stored   gpu"
     lines: list[Line] = [STORED, CLEARED, GapRecord(2, 4), Snapshot(9, (TierSnapshot("CPU", "cpu", ((KEY,),)),))]
     assert [as_text(line) for line in lines] == [
         "7  stored   cpu  group 1, 1 keys, 0001020304050607",
@@ -57,12 +59,14 @@ async def test_following_begins_behind_a_number_and_ends_at_the_limit() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["tcp://127.0.0.1:9", "--snapshot"], "--snapshot and --after need --replay"),
-        (["nowhere"], "endpoint 'nowhere' cannot be connected to"),
+        (["events", "tcp://127.0.0.1:9", "--snapshot"], "--snapshot and --after need --replay"),
+        (["events", "nowhere"], "endpoint 'nowhere' cannot be connected to"),
+        (["events", "tcp://127.0.0.1:9", "--replay", "tcp://127.0.0.1:9", "--after", "9" * 20], "after must be a"),
+        (["replay", "--events-replay", "tcp://127.0.0.1:*"], "--events-replay belongs to --events"),
     ],
 )
 def test_what_cannot_be_followed_is_one_line_and_status_2(arguments: list[str], reason: str) -> None:
-    result = CliRunner().invoke(app, ["events", *arguments])
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert reason in result.output
     assert len(result.output.splitlines()) == 1
