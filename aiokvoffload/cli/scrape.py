@@ -71,10 +71,10 @@ def endpoint(text: str) -> str:
     Raises:
         ArgumentError: it is no address over HTTP.
     """
-    url = urllib.parse.urlsplit(text if "://" in text else f"http://{text}")
     try:
+        url = urllib.parse.urlsplit(text if "://" in text else f"http://{text}")
         is_address = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
-    except ValueError:  # the port is no number
+    except ValueError:  # the port is no number, or the host no address
         is_address = False
     if not is_address:
         raise ArgumentError(f"URL must be like http://127.0.0.1:9464/metrics, got {text!r}")
@@ -92,7 +92,7 @@ def scrape(url: str) -> Scrape:
             text = answer.read(_MAX_BYTES).decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         error.close()
-        raise _not_ours(url, f"it answers {error.code} {error.reason}") from None
+        raise not_ours(url, f"it answers {error.code} {error.reason}") from None
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise NoAnswerError(f"{url}: no answer: {reason}; is a server there that serves its metrics?") from None
@@ -112,11 +112,12 @@ def parse(url: str, text: str) -> Scrape:
                 if sample.name.startswith(PREFIX):
                     samples.setdefault(sample.name.removeprefix(PREFIX), []).append((sample.labels, sample.value))
     except (ValueError, IndexError, KeyError):  # what the parser raises for other things than metrics
-        raise _not_ours(url, "what it answers are no metrics") from None
+        raise not_ours(url, "what it answers are no metrics") from None
     if "build_info" not in samples:
-        raise _not_ours(url, "its metrics are not those of this library")
+        raise not_ours(url, "its metrics are not those of this library")
     return Scrape(time.monotonic(), {name: tuple(found) for name, found in samples.items()})
 
 
-def _not_ours(url: str, reason: str) -> NoAnswerError:
+def not_ours(url: str, reason: str) -> NoAnswerError:
+    """What to say of something else, and what to do."""
     return NoAnswerError(f"{url}: {reason}; give the URL of `serve_metrics`, or where a MetricsCollector is exposed")

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from aiokvoffload.cli.scrape import NoAnswerError, Scrape, scrape
+from aiokvoffload.cli.scrape import NoAnswerError, Scrape, not_ours, scrape
 from aiokvoffload.histogram import HistogramStatistics
 
 
@@ -93,6 +93,9 @@ class TopFigures:
         return json.dumps(finite, indent=2)
 
 
+_TIERS = "evicted_keys_total"
+
+
 class _Change:
     """Two scrapes, and what happened between them."""
 
@@ -120,8 +123,19 @@ class _Change:
 
 
 def figures(url: str, before: Scrape, now: Scrape) -> TopFigures:
-    """What happened between two scrapes of `url`."""
-    change = _Change(before, now)
+    """What happened between two scrapes of `url`.
+
+    Raises:
+        NoAnswerError: the figures have our names and are not ours.
+    """
+    try:
+        return _figures(url, _Change(before, now))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise not_ours(url, "its metrics are not those of this library") from None
+
+
+def _figures(url: str, change: _Change) -> TopFigures:
+    now = change.now
     looked_up = change.grown("lookup_keys_total")
     lags = [value for _, value in now.each("event_lag")]
     return TopFigures(
@@ -140,9 +154,17 @@ def figures(url: str, before: Scrape, now: Scrape) -> TopFigures:
         events_per_s=change.per_s("events_total"),
         event_lag=int(max(lags, default=0)),
         lost_events_per_s=change.per_s("dropped_events_total"),
-        tiers=tuple(_tier(change, **labels) for labels, _ in now.each("evicted_keys_total")),
-        traffic=tuple(_traffic(change, **labels) for labels, _ in now.each("transfer_bytes_total")),
+        tiers=tuple(_tier(change, tier=tier, policy=policy) for tier, policy in _labels(now, _TIERS, "tier", "policy")),
+        traffic=tuple(
+            _traffic(change, tier=tier, direction=direction)
+            for tier, direction in _labels(now, "transfer_bytes_total", "tier", "direction")
+        ),
     )
+
+
+def _labels(now: Scrape, name: str, first: str, second: str) -> dict[tuple[str, str], None]:
+    """The pairs that there are, in order; who scrapes us and is scraped in turn adds labels of its own."""
+    return dict.fromkeys((labels[first], labels[second]) for labels, _ in now.each(name))
 
 
 def _tier(change: _Change, *, tier: str, policy: str) -> TierFigures:
@@ -207,8 +229,8 @@ async def watch(url: str, interval_s: float, show: Callable[[TopFigures | None, 
         await asyncio.sleep(interval_s)
         try:
             now = await asyncio.to_thread(scrape, url)
+            latest, before = figures(url, before, now), now
         except NoAnswerError as error:
             show(latest, str(error))
             continue
-        latest, before = figures(url, before, now), now
         show(latest, "")

@@ -63,7 +63,9 @@ def test_a_scheme_and_a_path_may_be_left_out(text: str, url: str) -> None:
     assert endpoint(text) == url
 
 
-@pytest.mark.parametrize("text", ["", "ftp://host/metrics", "http://", "host:port", "file:///etc/passwd", "host:0"])
+@pytest.mark.parametrize(
+    "text", ["", "ftp://host/metrics", "http://", "host:port", "file:///etc/passwd", "host:0", "[::1"]
+)
 def test_what_is_no_address_over_http_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="URL must be like http://"):
         endpoint(text)
