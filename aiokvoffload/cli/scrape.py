@@ -9,7 +9,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -18,6 +18,7 @@ from aiokvoffload.histogram import HistogramStatistics
 
 PREFIX = "aiokvoffload_"
 _MAX_BYTES = 8 << 20
+_PART_BYTES = 64 << 10
 _TIMEOUT_S = 5.0
 
 
@@ -89,7 +90,7 @@ def scrape(url: str) -> Scrape:
     """
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - `endpoint` has checked it
-            text = answer.read(_MAX_BYTES).decode("utf-8", "replace")
+            text = _read(answer).decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         error.close()
         raise not_ours(url, f"it answers {error.code} {error.reason}") from None
@@ -97,6 +98,17 @@ def scrape(url: str) -> Scrape:
         reason = getattr(error, "reason", None) or error
         raise NoAnswerError(f"{url}: no answer: {reason}; is a server there that serves its metrics?") from None
     return parse(url, text)
+
+
+def _read(answer: HTTPResponse) -> bytes:
+    """All of an answer; the time-out of a connection is one between two bytes of it."""
+    deadline_s, parts, size = time.monotonic() + _TIMEOUT_S, list[bytes](), 0
+    while size < _MAX_BYTES and (part := answer.read1(_PART_BYTES)):
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"it took more than {_TIMEOUT_S} s")
+    return b"".join(parts)
 
 
 def parse(url: str, text: str) -> Scrape:

@@ -5,7 +5,9 @@ Knows our metrics' names, and what is shown of them; how it looks is in `top_vie
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 
 from aiokvoffload.cli.scrape import NoAnswerError, Scrape, not_ours, scrape
@@ -200,15 +202,30 @@ def _traffic(change: _Change, *, tier: str, direction: str) -> TrafficFigures:
     )
 
 
+async def _ask(url: str) -> Scrape:
+    """Ask on a thread that nobody waits for in the end: a server that is slow to answer must not hold Ctrl-C up."""
+    asked: Future[Scrape] = Future()
+    asked.set_running_or_notify_cancel()
+
+    def ask() -> None:
+        try:
+            asked.set_result(scrape(url))
+        except Exception as error:  # noqa: BLE001 - it is raised where it is awaited
+            asked.set_exception(error)
+
+    threading.Thread(target=ask, name="aiokvoffload-top", daemon=True).start()
+    return await asyncio.wrap_future(asked)
+
+
 async def look_once(url: str, interval_s: float) -> TopFigures:
     """Two scrapes and what happened between them.
 
     Raises:
         NoAnswerError: nothing answers there, or something else.
     """
-    before = await asyncio.to_thread(scrape, url)
+    before = await _ask(url)
     await asyncio.sleep(interval_s)
-    return figures(url, before, await asyncio.to_thread(scrape, url))
+    return figures(url, before, await _ask(url))
 
 
 async def watch(url: str, interval_s: float, show: Callable[[TopFigures | None, str], None]) -> None:
@@ -222,13 +239,13 @@ async def watch(url: str, interval_s: float, show: Callable[[TopFigures | None, 
     Raises:
         NoAnswerError: nothing answers the first time. Later that is shown, and asked again: servers are restarted.
     """
-    before = await asyncio.to_thread(scrape, url)
+    before = await _ask(url)
     latest: TopFigures | None = None
     show(latest, "")
     while True:
         await asyncio.sleep(interval_s)
         try:
-            now = await asyncio.to_thread(scrape, url)
+            now = await _ask(url)
             latest, before = figures(url, before, now), now
         except NoAnswerError as error:
             show(latest, str(error))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -199,3 +200,15 @@ def test_figures_with_our_names_that_are_not_ours_are_said_to_be(sample: str) ->
     scraped = parse("there", f"{ours}aiokvoffload_{sample}\n")
     with pytest.raises(NoAnswerError, match="there: its metrics are not those of this library"):
         figures("there", scraped, scraped)
+
+
+def test_ctrl_c_waits_for_no_answer() -> None:
+    """It waited until the server had answered, or been silent for five seconds: one that goes on and on held it up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        command = [*COMMAND, f"127.0.0.1:{listener.getsockname()[1]}"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:  # noqa: S603
+            connection, _ = listener.accept()
+            with connection:
+                process.send_signal(signal.SIGINT)
+                _, said = process.communicate(timeout=3)
+    assert (process.returncode, said) == (0, b"")
