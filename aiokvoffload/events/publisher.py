@@ -60,7 +60,7 @@ class PublisherConfig:
         heartbeat_s: so long after the latest message it is sent again.
 
     Raises:
-        ArgumentError: a bound is not positive, or a text is none.
+        ArgumentError: a bound is not positive, or a text or a format is none.
     """
 
     endpoint: str
@@ -75,6 +75,9 @@ class PublisherConfig:
     def __post_init__(self) -> None:
         texts = {"endpoint": self.endpoint, "replay_endpoint": self.replay_endpoint or "", "topic": self.topic}
         check_arguments("PublisherConfig", texts=texts, high_water_mark=self.high_water_mark)
+        for name, kind in (("wire_format", WireFormat), ("hash_format", HashFormat)):
+            if not isinstance(getattr(self, name), kind):
+                raise ArgumentError(f"PublisherConfig.{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
         if not (isinstance(self.heartbeat_s, int | float) and self.heartbeat_s > 0):
             raise ArgumentError(f"PublisherConfig.heartbeat_s must be above 0, got {self.heartbeat_s!r}")
 

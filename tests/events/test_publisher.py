@@ -230,6 +230,8 @@ async def test_an_address_in_use_and_a_wrong_one_are_named() -> None:
         with pytest.raises(ArgumentError, match="cannot be connected to"):
             async with EventClient("nowhere"):
                 pass
+    with pytest.raises(ArgumentError, match=r"wire_format must be a WireFormat, got 'map'"):
+        PublisherConfig(endpoint=LOOPBACK, wire_format="map")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"heartbeat_s must be above 0, got 0"):
         PublisherConfig(endpoint=LOOPBACK, heartbeat_s=0)
 
