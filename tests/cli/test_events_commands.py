@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason, make_offload_key
 from aiokvoffload.cli.app import app
-from aiokvoffload.cli.events_bench import EventsOptions, events_benchmark, events_tables
+from aiokvoffload.cli.events_bench import EventsBenchmark, EventsOptions, FanOut, events_benchmark, events_tables
 from aiokvoffload.cli.events_tail import Line, TailOptions, as_json, as_text, tail
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.replay_disk import ReplayDisk
@@ -81,6 +84,15 @@ async def test_the_benchmark_measures_every_phase_and_nobody_misses_anything() -
     assert all(each["keys_per_s"] > 0 for each in told["stalled"])
     assert min(told["alone_us"], told["wire_records_per_s"], told["paced"]["keys_per_s"]) > 0
     assert len(events_tables(result).renderables) == 2
+
+
+def test_the_tables_need_no_more_than_80_columns() -> None:
+    many = FanOut(200_000, 199_999, 0.41, 12.34, 1_234, 12_345)
+    benchmark = EventsBenchmark(16, 8, 1.23, many, replace(many, asked_keys_per_s=None), 8_000, ())
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(events_tables(benchmark))
+    assert re.search(r"as fast as it goes .* over the wire ", capture.get(), re.DOTALL)
 
 
 # After a whole replay
