@@ -121,7 +121,7 @@ def replay_command(
 @app.command(name="top")
 def top_command(
     url: Annotated[
-        str, typer.Argument(metavar="[URL]", help="The metrics endpoint; /metrics may be left out.")
+        str, typer.Argument(metavar="URL", help="The metrics endpoint; /metrics may be left out.")
     ] = f"http://127.0.0.1:{DEFAULT_PORT}/metrics",
     *,
     interval: Annotated[float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Between two looks.")] = 1.0,

@@ -212,3 +212,9 @@ def test_ctrl_c_waits_for_no_answer() -> None:
                 process.send_signal(signal.SIGINT)
                 _, said = process.communicate(timeout=3)
     assert (process.returncode, said) == (0, b"")
+
+
+def test_the_usage_has_one_pair_of_brackets() -> None:
+    said = CliRunner().invoke(app, ["top", "--help"], env={"COLUMNS": "80"}).output
+    assert "[URL]" in said
+    assert "[[URL]]" not in said
