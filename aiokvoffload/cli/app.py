@@ -113,6 +113,8 @@ def replay_command(
     )
     with clear_errors():
         check_writable(json_file)
+        if events_replay is not None and events is None:
+            raise ArgumentError("--events-replay belongs to --events: what is replayed is what was published there")
         trace_requests = read_trace(trace, limit=requests)
         with progress(len(trace_requests), quiet=json_file == STDOUT) as advance:
             report = run(replay(trace_requests, replay_options, on_served=advance))
@@ -123,7 +125,7 @@ def replay_command(
 @app.command(name="top")
 def top_command(
     url: Annotated[
-        str, typer.Argument(metavar="[URL]", help="The metrics endpoint; /metrics may be left out.")
+        str, typer.Argument(metavar="URL", help="The metrics endpoint; /metrics may be left out.")
     ] = f"http://127.0.0.1:{DEFAULT_PORT}/metrics",
     *,
     interval: Annotated[float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Between two looks.")] = 1.0,

@@ -253,7 +253,7 @@ def _held_bytes(events: Sequence[OffloadingEvent], stall: Callable[[EventBus], l
 def events_tables(benchmark: EventsBenchmark) -> Group:
     """The figures for people."""
     fan_out = Table(title=f"{benchmark.subscribers} subscribers, records of {benchmark.keys_per_record} keys, one loop")
-    for column in ("published", "keys/s", "thread", "publish, µs a record", "most behind", "dropped"):
+    for column in ("published", "keys/s", "thread", "µs/record", "most behind", "dropped"):
         fan_out.add_column(column, justify="left" if column == "published" else "right")
     fan_out.add_row("with no subscriber", "", "", f"{benchmark.alone_us:.2f}", "", "")
     for each in (benchmark.paced, benchmark.unpaced):
@@ -267,8 +267,8 @@ def events_tables(benchmark: EventsBenchmark) -> Group:
             f"{each.dropped:,}",
         )
     wire = f"{benchmark.wire_records_per_s * benchmark.keys_per_record:,.0f}"
-    fan_out.add_row("one client over the wire", wire, "", "", "", "")
-    stalled = Table(title="a service that stores and evicts, beside subscribers that never read")
+    fan_out.add_row("over the wire", wire, "", "", "", "")
+    stalled = Table(title="stores beside subscribers that never read")
     for column in ("policy", "keys stored/s", "held by the bus, bytes"):
         stalled.add_column(column, justify="left" if column == "policy" else "right")
     for one in benchmark.stalled:

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from aiokvoffload.base import EventKind, get_offload_block_hash, get_offload_group_idx
+from aiokvoffload.base import get_offload_block_hash, get_offload_group_idx
 from aiokvoffload.events import EventRecord, GapRecord, Snapshot
 from aiokvoffload.events.client import EventClient
 
@@ -62,7 +62,7 @@ def as_text(line: Line) -> str:
         return f"{line.first} to {line.last}  missed"
     event = line.event
     text = f"{line.sequence}  {event.kind.value:8} {event.tier}"
-    if event.kind is not EventKind.CLEARED:
+    if event.keys:
         first = get_offload_block_hash(event.keys[0]).hex()
         text += f"  group {get_offload_group_idx(event.keys[0])}, {len(event.keys)} keys, {first[:16]}"
     return text + (f"  ({event.reason.value})" if event.reason is not None else "")

@@ -9,7 +9,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -18,6 +18,7 @@ from aiokvoffload.histogram import HistogramStatistics
 
 PREFIX = "aiokvoffload_"
 _MAX_BYTES = 8 << 20
+_PART_BYTES = 64 << 10
 _TIMEOUT_S = 5.0
 
 
@@ -71,10 +72,10 @@ def endpoint(text: str) -> str:
     Raises:
         ArgumentError: it is no address over HTTP.
     """
-    url = urllib.parse.urlsplit(text if "://" in text else f"http://{text}")
     try:
+        url = urllib.parse.urlsplit(text if "://" in text else f"http://{text}")
         is_address = url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
-    except ValueError:  # the port is no number
+    except ValueError:  # the port is no number, or the host no address
         is_address = False
     if not is_address:
         raise ArgumentError(f"URL must be like http://127.0.0.1:9464/metrics, got {text!r}")
@@ -89,14 +90,25 @@ def scrape(url: str) -> Scrape:
     """
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - `endpoint` has checked it
-            text = answer.read(_MAX_BYTES).decode("utf-8", "replace")
+            text = _read(answer).decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         error.close()
-        raise _not_ours(url, f"it answers {error.code} {error.reason}") from None
+        raise not_ours(url, f"it answers {error.code} {error.reason}") from None
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise NoAnswerError(f"{url}: no answer: {reason}; is a server there that serves its metrics?") from None
     return parse(url, text)
+
+
+def _read(answer: HTTPResponse) -> bytes:
+    """All of an answer; the time-out of a connection is one between two bytes of it."""
+    deadline_s, parts, size = time.monotonic() + _TIMEOUT_S, list[bytes](), 0
+    while size < _MAX_BYTES and (part := answer.read1(_PART_BYTES)):
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"it took more than {_TIMEOUT_S} s")
+    return b"".join(parts)
 
 
 def parse(url: str, text: str) -> Scrape:
@@ -112,11 +124,12 @@ def parse(url: str, text: str) -> Scrape:
                 if sample.name.startswith(PREFIX):
                     samples.setdefault(sample.name.removeprefix(PREFIX), []).append((sample.labels, sample.value))
     except (ValueError, IndexError, KeyError):  # what the parser raises for other things than metrics
-        raise _not_ours(url, "what it answers are no metrics") from None
+        raise not_ours(url, "what it answers are no metrics") from None
     if "build_info" not in samples:
-        raise _not_ours(url, "its metrics are not those of this library")
+        raise not_ours(url, "its metrics are not those of this library")
     return Scrape(time.monotonic(), {name: tuple(found) for name, found in samples.items()})
 
 
-def _not_ours(url: str, reason: str) -> NoAnswerError:
+def not_ours(url: str, reason: str) -> NoAnswerError:
+    """What to say of something else, and what to do."""
     return NoAnswerError(f"{url}: {reason}; give the URL of `serve_metrics`, or where a MetricsCollector is exposed")

@@ -5,10 +5,12 @@ Knows our metrics' names, and what is shown of them; how it looks is in `top_vie
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 
-from aiokvoffload.cli.scrape import NoAnswerError, Scrape, scrape
+from aiokvoffload.cli.scrape import NoAnswerError, Scrape, not_ours, scrape
 from aiokvoffload.histogram import HistogramStatistics
 
 
@@ -93,6 +95,9 @@ class TopFigures:
         return json.dumps(finite, indent=2)
 
 
+_TIERS = "evicted_keys_total"
+
+
 class _Change:
     """Two scrapes, and what happened between them."""
 
@@ -120,8 +125,19 @@ class _Change:
 
 
 def figures(url: str, before: Scrape, now: Scrape) -> TopFigures:
-    """What happened between two scrapes of `url`."""
-    change = _Change(before, now)
+    """What happened between two scrapes of `url`.
+
+    Raises:
+        NoAnswerError: the figures have our names and are not ours.
+    """
+    try:
+        return _figures(url, _Change(before, now))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise not_ours(url, "its metrics are not those of this library") from None
+
+
+def _figures(url: str, change: _Change) -> TopFigures:
+    now = change.now
     looked_up = change.grown("lookup_keys_total")
     lags = [value for _, value in now.each("event_lag")]
     return TopFigures(
@@ -140,9 +156,17 @@ def figures(url: str, before: Scrape, now: Scrape) -> TopFigures:
         events_per_s=change.per_s("events_total"),
         event_lag=int(max(lags, default=0)),
         lost_events_per_s=change.per_s("dropped_events_total"),
-        tiers=tuple(_tier(change, **labels) for labels, _ in now.each("evicted_keys_total")),
-        traffic=tuple(_traffic(change, **labels) for labels, _ in now.each("transfer_bytes_total")),
+        tiers=tuple(_tier(change, tier=tier, policy=policy) for tier, policy in _labels(now, _TIERS, "tier", "policy")),
+        traffic=tuple(
+            _traffic(change, tier=tier, direction=direction)
+            for tier, direction in _labels(now, "transfer_bytes_total", "tier", "direction")
+        ),
     )
+
+
+def _labels(now: Scrape, name: str, first: str, second: str) -> dict[tuple[str, str], None]:
+    """The pairs that there are, in order; who scrapes us and is scraped in turn adds labels of its own."""
+    return dict.fromkeys((labels[first], labels[second]) for labels, _ in now.each(name))
 
 
 def _tier(change: _Change, *, tier: str, policy: str) -> TierFigures:
@@ -178,15 +202,30 @@ def _traffic(change: _Change, *, tier: str, direction: str) -> TrafficFigures:
     )
 
 
+async def _ask(url: str) -> Scrape:
+    """Ask on a thread that nobody waits for in the end: a server that is slow to answer must not hold Ctrl-C up."""
+    asked: Future[Scrape] = Future()
+    asked.set_running_or_notify_cancel()
+
+    def ask() -> None:
+        try:
+            asked.set_result(scrape(url))
+        except Exception as error:  # noqa: BLE001 - it is raised where it is awaited
+            asked.set_exception(error)
+
+    threading.Thread(target=ask, name="aiokvoffload-top", daemon=True).start()
+    return await asyncio.wrap_future(asked)
+
+
 async def look_once(url: str, interval_s: float) -> TopFigures:
     """Two scrapes and what happened between them.
 
     Raises:
         NoAnswerError: nothing answers there, or something else.
     """
-    before = await asyncio.to_thread(scrape, url)
+    before = await _ask(url)
     await asyncio.sleep(interval_s)
-    return figures(url, before, await asyncio.to_thread(scrape, url))
+    return figures(url, before, await _ask(url))
 
 
 async def watch(url: str, interval_s: float, show: Callable[[TopFigures | None, str], None]) -> None:
@@ -200,15 +239,15 @@ async def watch(url: str, interval_s: float, show: Callable[[TopFigures | None, 
     Raises:
         NoAnswerError: nothing answers the first time. Later that is shown, and asked again: servers are restarted.
     """
-    before = await asyncio.to_thread(scrape, url)
+    before = await _ask(url)
     latest: TopFigures | None = None
     show(latest, "")
     while True:
         await asyncio.sleep(interval_s)
         try:
-            now = await asyncio.to_thread(scrape, url)
+            now = await _ask(url)
+            latest, before = figures(url, before, now), now
         except NoAnswerError as error:
             show(latest, str(error))
             continue
-        latest, before = figures(url, before, now), now
         show(latest, "")

@@ -42,12 +42,12 @@ def _tiers(figures: TopFigures) -> Table:
     return table
 
 
-def _tier_cells(tier: TierFigures) -> tuple[str, ...]:
+def _tier_cells(tier: TierFigures) -> tuple[str | Text, ...]:
     readable = (tier.pinned + tier.evictable) / tier.capacity if tier.capacity else 0.0
     rates = (tier.hits_per_s, tier.misses_per_s, tier.evicted_per_s, tier.refused_per_s)
     failed = _short(tier.failed_per_s)
     return (
-        tier.tier if tier.in_service else f"[bold red]{tier.tier} (out)[/]",
+        _name(tier.tier) if tier.in_service else Text(f"{_name(tier.tier)} (out)", style="bold red"),
         _short(tier.capacity),
         f"{readable:.0%}",
         _short(tier.pinned),
@@ -55,6 +55,11 @@ def _tier_cells(tier: TierFigures) -> tuple[str, ...]:
         *map(_short, rates),
         f"[bold red]{failed}[/]" if tier.failed_per_s else failed,
     )
+
+
+def _name(name: str) -> Text:
+    """As it is: a name comes from a plug-in, or over the network, and what it has in brackets is no style."""
+    return Text(name if name.isprintable() else repr(name))
 
 
 def _short(number: float) -> str:
@@ -73,10 +78,10 @@ def _traffic(figures: TopFigures) -> Table:
     return table
 
 
-def _traffic_cells(each: TrafficFigures) -> tuple[str, ...]:
+def _traffic_cells(each: TrafficFigures) -> tuple[str | Text, ...]:
     return (
-        each.tier,
-        each.direction,
+        _name(each.tier),
+        _name(each.direction),
         f"{each.bytes_per_s / 1e6:,.1f}",
         f"{each.busy_gb_per_s:,.2f}",
         f"{each.total_bytes / 1e9:,.2f}",

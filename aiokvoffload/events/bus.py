@@ -35,7 +35,7 @@ class EventBus:
         max_metadata: most keys that something is attached to.
 
     Raises:
-        ArgumentError: a bound is below 1.
+        ArgumentError: a bound is below 1, or another number is none.
     """
 
     def __init__(
@@ -48,6 +48,10 @@ class EventBus:
     ) -> None:
         _require_at_least_one("max_pending", max_pending)
         _require_at_least_one("max_metadata", max_metadata)
+        if not isinstance(first_sequence, int):
+            raise ArgumentError(f"first_sequence must be a whole number, got {first_sequence!r}")
+        if not (isinstance(block_timeout_s, int | float) and block_timeout_s >= 0):
+            raise ArgumentError(f"block_timeout_s must be at least 0, got {block_timeout_s!r}")
         self._timeline = Timeline(max_pending, first_sequence)
         self._book = MetadataBook(max_metadata)
         self._block_timeout_s = block_timeout_s
@@ -106,7 +110,7 @@ class EventBus:
         media: Collection[str] | None = None,
         name: str = "",
     ) -> Subscription:
-        """Receive events: `async for record in bus.subscribe(): ...`.
+        """Receive events: `async with bus.subscribe() as records: async for record in records: ...`.
 
         Args:
             policy: what becomes of this subscriber when it is slow.
@@ -117,11 +121,15 @@ class EventBus:
             name: for statistics; figures of those without one are told by number.
 
         Raises:
-            ArgumentError: the bound is out of its range, or there was no such record yet.
+            ArgumentError: the bound is out of its range, there was no such record yet, or what is given is none.
             ClosedError: the bus is closed.
         """
         if self._closed:
             raise ClosedError("subscribe: the event bus is closed")
+        if not isinstance(policy, SlowPolicy):
+            raise ArgumentError(f"policy must be a SlowPolicy, got {policy!r}")
+        if not isinstance(name, str):
+            raise ArgumentError(f"name must be text, got {name!r}")
         bound = self._bound(policy, max_pending)
         if after is not None and not (isinstance(after, int) and after <= self.latest):
             raise ArgumentError(f"after must be the number of a record, the latest is {self.latest}, got {after!r}")
@@ -130,7 +138,7 @@ class EventBus:
             name=name,
             policy=policy,
             max_pending=bound,
-            media=None if media is None else frozenset(media),
+            media=_set_of(media),
             after=self.latest if after is None else after,
             archive=self._archive,
             on_wait=self._on_wait,
@@ -153,12 +161,13 @@ class EventBus:
             media: only tiers of these kinds of storage.
 
         Raises:
+            ArgumentError: the media are none.
             ClosedError: nobody is there who knows: the service is not open.
             BusyError: more was published meanwhile than is kept, several times.
         """
         if self._source is None:
             raise ClosedError("snapshot: the service that this bus belongs to is not open")
-        return await gather_snapshot(self._timeline, self._source, None if media is None else frozenset(media))
+        return await gather_snapshot(self._timeline, self._source, _set_of(media))
 
     async def wait_room(self) -> None:
         """Return when no slow subscriber is to be waited for any more, after `block_timeout_s` at the latest."""
@@ -265,3 +274,12 @@ class EventBus:
 def _require_at_least_one(name: str, value: int) -> None:
     if not isinstance(value, int) or value < 1:
         raise ArgumentError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def _set_of(media: Collection[str] | None) -> frozenset[str] | None:
+    if media is None:
+        return None
+    # A text is a collection of its letters, and nothing is stored in a medium "C".
+    if isinstance(media, str) or not isinstance(media, Collection) or not all(isinstance(each, str) for each in media):
+        raise ArgumentError(f"media must be a set of names, such as {{'CPU'}}, got {media!r}")
+    return frozenset(media)

@@ -6,15 +6,30 @@ Knows numbers and sockets: it asks again for what it missed, and says so where n
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Self
 
-from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError
+from aiokvoffload.errors import ArgumentError, BrokenError, BusyError, ClosedError
 from aiokvoffload.events.records import EventRecord, GapRecord, Snapshot, TierSnapshot
 from aiokvoffload.events.replies import Turns
-from aiokvoffload.events.sockets import Context, Socket, close_all, connect, open_dealer_socket, open_sub_socket
+from aiokvoffload.events.sockets import (
+    Context,
+    Socket,
+    check_arguments,
+    close_all,
+    connect,
+    open_dealer_socket,
+    open_sub_socket,
+)
 from aiokvoffload.events.view import ResidentKeys
-from aiokvoffload.events.wire import SNAPSHOT_REQUEST, WireBatch, decode, pack_sequence, unpack_sequence
+from aiokvoffload.events.wire import (
+    MOST_SEQUENCE,
+    SNAPSHOT_REQUEST,
+    WireBatch,
+    decode,
+    pack_sequence,
+    unpack_sequence,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +47,9 @@ class EventClient:
         after: resume behind this record.
         high_water_mark: messages that ZeroMQ keeps until they are read; beyond it they are dropped, and replayed.
         timeout_s: how long an answer may take, or the next message of one.
+
+    Raises:
+        ArgumentError: a bound is not positive, or a text or a number is none.
     """
 
     def __init__(
@@ -44,6 +62,14 @@ class EventClient:
         high_water_mark: int = 100_000,
         timeout_s: float = 5.0,
     ) -> None:
+        texts = {"endpoint": endpoint, "replay_endpoint": replay_endpoint or "", "topic": topic}
+        check_arguments("EventClient", texts=texts, high_water_mark=high_water_mark)
+        if not (isinstance(timeout_s, int | float) and timeout_s > 0):
+            raise ArgumentError(f"EventClient.timeout_s must be above 0, got {timeout_s!r}")
+        if not (after is None or (isinstance(after, int) and -1 <= after < MOST_SEQUENCE)):
+            raise ArgumentError(
+                f"EventClient.after must be a record's number, from -1 to {MOST_SEQUENCE}, got {after!r}"
+            )
         self._endpoint, self._replay_endpoint = endpoint, replay_endpoint
         self._topic, self._high_water_mark, self._timeout_s = topic.encode(), high_water_mark, timeout_s
         self._context: Context | None = None
@@ -51,7 +77,9 @@ class EventClient:
         self._dealer: Socket | None = None
         self._asking = asyncio.Lock()
         self._ready: deque[EventRecord | GapRecord] = deque()
-        self._heard: int | None = None
+        # A publisher that begins with a lower number than was asked for is another one, too.
+        self._heard = after
+        self._is_hearing = False
         self._turns = Turns()
         self.position = after
 
@@ -87,9 +115,16 @@ class EventClient:
         while not self._ready:
             if self._sub is None:
                 raise StopAsyncIteration
-            _, sequence, payload = await self._sub.recv_multipart()
-            await self._hear(_read(unpack_sequence(sequence), payload))
-            await self._turns.spend(0)  # what has arrived is given without waiting (I10)
+            if self._is_hearing:
+                raise BusyError(f"the client of {self._endpoint} is read by another task: open one for each")
+            self._is_hearing = True
+            try:
+                await self._hear_next(self._sub)
+            except asyncio.CancelledError:
+                if not self._was_closed():
+                    raise
+            finally:
+                self._is_hearing = False
         return self._ready.popleft()
 
     async def snapshot(self) -> Snapshot:
@@ -123,6 +158,17 @@ class EventClient:
     def __repr__(self) -> str:
         state = "closed" if self._context is None else "open"
         return f"<EventClient of {self._endpoint}, {state}, at {self.position}>"
+
+    async def _hear_next(self, sub: Socket) -> None:
+        batch = _read(await sub.recv_multipart())
+        if batch is not None:
+            await self._hear(batch)
+        await self._turns.spend(0)  # what has arrived is given without waiting (I10)
+
+    def _was_closed(self) -> bool:
+        """Whether closing the socket, not somebody who cancelled this task, ended its waiting."""
+        task = asyncio.current_task()
+        return self._context is None and not (task is not None and task.cancelling())
 
     async def _hear(self, batch: WireBatch) -> None:
         sequence = batch.sequence
@@ -172,12 +218,18 @@ class EventClient:
                     await dealer.send_multipart((b"", request))
                 while True:
                     async with asyncio.timeout(self._timeout_s):
-                        *_, sequence, payload = await dealer.recv_multipart()
-                    if not payload:
+                        frames = await dealer.recv_multipart()
+                    if not frames[-1]:
                         is_answered = True
                         return
-                    yield _read(unpack_sequence(sequence), payload)
+                    if (batch := _read(frames)) is None:
+                        raise BrokenError(f"{self._replay_endpoint} answers no events: is a publisher's ROUTER there?")
+                    yield batch
                     await self._turns.spend(0)
+            except asyncio.CancelledError:
+                if not self._was_closed():
+                    raise
+                raise ClosedError("the client was closed before the answer was complete") from None
             except TimeoutError:
                 raise BrokenError(f"{self._replay_endpoint} did not answer in {self._timeout_s} s") from None
             finally:
@@ -193,8 +245,14 @@ class EventClient:
         connect(self._dealer, self._replay_endpoint)
 
 
-def _read(sequence: int, payload: bytes) -> WireBatch:
-    """A message; one that cannot be read is one that was missed, and no reason to hear no more."""
+def _read(frames: Sequence[bytes]) -> WireBatch | None:
+    """A message; one that cannot be read is one that was missed, and no reason to hear no more; nor is none at all."""
+    try:
+        *_, number, payload = frames
+        sequence = unpack_sequence(number)
+    except ValueError:
+        logger.warning("a message of %d frames is none of a publisher of KV-cache events", len(frames))
+        return None
     try:
         return decode(sequence, payload)
     except ArgumentError as error:

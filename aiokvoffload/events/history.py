@@ -67,14 +67,16 @@ class EventHistory:
         max_waiting: records that may wait to be written; beyond it they are left out.
 
     Raises:
-        ArgumentError: a bound is below 1.
+        ArgumentError: a bound is below 1, or the directory is no path.
     """
 
-    def __init__(self, directory: Path, *, max_bytes: int = 64 << 20, max_waiting: int = 10_000) -> None:
+    def __init__(self, directory: Path | str, *, max_bytes: int = 64 << 20, max_waiting: int = 10_000) -> None:
         for name, value in (("max_bytes", max_bytes), ("max_waiting", max_waiting)):
-            if value < 1:
-                raise ArgumentError(f"{name} must be at least 1, got {value}")
-        self._directory, self._max_bytes, self._max_waiting = directory, max_bytes, max_waiting
+            if not isinstance(value, int) or value < 1:
+                raise ArgumentError(f"{name} must be at least 1, a whole number, got {value!r}")
+        if not isinstance(directory, str | Path):
+            raise ArgumentError(f"directory must be a path, got {directory!r}")
+        self._directory, self._max_bytes, self._max_waiting = Path(directory), max_bytes, max_waiting
         self._files: HistoryFiles | None = None
         self._thread: threading.Thread | None = None
         self._queue: queue.SimpleQueue[EventRecord | _Read | None] = queue.SimpleQueue()

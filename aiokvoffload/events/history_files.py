@@ -49,7 +49,11 @@ def encode_frame(record: EventRecord) -> bytes:
         for each in record.metadata
     ]
     reason = None if event.reason is None else event.reason.value
-    payload = msgspec.msgpack.encode([event.kind.value, event.medium, event.tier, reason, event.keys, metadata])
+    fields = (event.kind.value, event.medium, event.tier, reason, event.keys)
+    try:
+        payload = msgspec.msgpack.encode([*fields, metadata])
+    except (TypeError, ValueError, OverflowError):  # metadata are the caller's: the keys must be kept (fault 27)
+        payload = msgspec.msgpack.encode([*fields, ()])
     return _HEAD.pack(len(payload), record.sequence, _checksum(record.sequence, payload)) + payload
 
 
@@ -101,8 +105,12 @@ class HistoryFiles:
         self._lock = _lock(directory)
         self._writing: FileIO | None = None
         self._size = 0
-        self._segments = sorted(int(path.stem) for path in directory.glob("*.events") if path.stem.isdecimal())
-        self.last = self._find_last()
+        try:
+            self._segments = self._find_segments()
+            self.last = self._find_last()
+        except BaseException:
+            os.close(self._lock)
+            raise
 
     @property
     def first(self) -> int:
@@ -112,7 +120,7 @@ class HistoryFiles:
     @property
     def size_bytes(self) -> int:
         """Bytes of all segments."""
-        return sum(self._path(segment).stat().st_size for segment in self._segments)
+        return sum(map(self._size_of, self._segments))
 
     def append(self, records: Sequence[EventRecord]) -> None:
         """Write records behind the others; they are the operating system's when this returns.
@@ -195,6 +203,16 @@ class HistoryFiles:
         room = self._max_bytes - self._segment_bytes
         while len(self._segments) > 1 and (self.size_bytes > room or len(self._segments) > _MOST_SEGMENTS):
             self._path(self._segments.pop(0)).unlink(missing_ok=True)
+
+    def _size_of(self, segment: int) -> int:
+        try:
+            return self._path(segment).stat().st_size
+        except FileNotFoundError:  # somebody made room himself, and what comes now must be written all the same
+            return 0
+
+    def _find_segments(self) -> list[int]:
+        numbers = {int(path.stem) for path in self._directory.glob("*.events") if path.stem.isdecimal()}
+        return sorted(number for number in numbers if self._path(number).is_file())
 
     def _find_last(self) -> int:
         """Number of the last sound record; segments without one are of no use."""

@@ -22,6 +22,7 @@ from aiokvoffload.events.sockets import (
     PubSocket,
     Socket,
     bind,
+    check_arguments,
     close_all,
     open_pub_socket,
     open_router_socket,
@@ -40,6 +41,9 @@ from aiokvoffload.events.wire import (
 
 logger = logging.getLogger(__name__)
 
+_UNSENDABLE = (OffloadError, TypeError, ValueError, OverflowError)
+"""What a message that cannot be written raises."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherConfig:
@@ -56,7 +60,7 @@ class PublisherConfig:
         heartbeat_s: so long after the latest message it is sent again.
 
     Raises:
-        ArgumentError: a bound is not positive.
+        ArgumentError: a bound is not positive, or a text or a format is none.
     """
 
     endpoint: str
@@ -69,9 +73,13 @@ class PublisherConfig:
     heartbeat_s: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("high_water_mark", "heartbeat_s"):
-            if not getattr(self, name) > 0:
-                raise ArgumentError(f"PublisherConfig.{name} must be above 0, got {getattr(self, name)!r}")
+        texts = {"endpoint": self.endpoint, "replay_endpoint": self.replay_endpoint or "", "topic": self.topic}
+        check_arguments("PublisherConfig", texts=texts, high_water_mark=self.high_water_mark)
+        for name, kind in (("wire_format", WireFormat), ("hash_format", HashFormat)):
+            if not isinstance(getattr(self, name), kind):
+                raise ArgumentError(f"PublisherConfig.{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        if not (isinstance(self.heartbeat_s, int | float) and self.heartbeat_s > 0):
+            raise ArgumentError(f"PublisherConfig.heartbeat_s must be above 0, got {self.heartbeat_s!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,7 @@ class EventPublisher:
         self._latest: EventRecord | None = None
         self._publishing: PubSocket | None = None
         self._router: Socket | None = None
+        self._subscription: Subscription | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.endpoint = self.replay_endpoint = ""
         self._sent = self._heartbeats = self._replays = self._snapshots = self._refused = 0
@@ -133,6 +142,8 @@ class EventPublisher:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if self._subscription is not None:
+            self._subscription.close()  # a task that was cancelled before its first step has not
         context, self._context = self._context, None
         if context is not None:
             await close_all(context, (self._publishing, self._router))
@@ -150,7 +161,8 @@ class EventPublisher:
         self.endpoint = bind(publishing, config.endpoint)
         # From the latest record on, if there is one: who hears nothing else hears that again and again.
         latest = self._bus.latest
-        subscription = self._bus.subscribe(name="zmq", after=latest - (self._bus.oldest <= latest))
+        after = latest - (self._bus.oldest <= latest)
+        self._subscription = subscription = self._bus.subscribe(name="zmq", after=after)
         self._spawn(self._publish(publishing, subscription), "publish")
         self._spawn(self._beat(publishing, subscription), "heartbeat")
         if config.replay_endpoint is not None:
@@ -183,18 +195,25 @@ class EventPublisher:
 
     def _send(self, socket: PubSocket, record: EventRecord) -> None:
         try:
-            payload = self._encoder.encode((record,), time.time())
-            publish_now(socket, (self._topic, pack_sequence(record.sequence), payload))
-        except (OffloadError, TypeError, ValueError, OverflowError):
+            publish_now(socket, (self._topic, pack_sequence(record.sequence), self._encode((record,))))
+        except _UNSENDABLE:
             # One message that cannot be sent is a jump of the numbers; the others must follow (fault 27).
             logger.exception("message %d was not sent", record.sequence)
+
+    def _encode(self, records: Sequence[EventRecord]) -> bytes:
+        """The payload; without the metadata if those are what cannot be written: the keys must be told (fault 27)."""
+        try:
+            return self._encoder.encode(records, time.time())
+        except (TypeError, ValueError, OverflowError) as error:
+            logger.warning("the metadata of message %d cannot be sent: %s", records[0].sequence, error)
+            return self._encoder.encode([record._replace(metadata=()) for record in records], time.time())
 
     async def _answer_all(self, router: Socket) -> None:
         while True:
             frames = await router.recv_multipart()
             try:
                 await self._answer(router, frames)
-            except OffloadError as error:
+            except _UNSENDABLE as error:
                 self._refused += 1
                 logger.warning("a request for past events was not served: %s", error)
                 await self._reply(router, frames, END_SEQUENCE, b"")
@@ -204,13 +223,13 @@ class EventPublisher:
         if request == SNAPSHOT_REQUEST:
             self._snapshots += 1
             async for sequence, records in snapshot_messages(self._bus):
-                await self._reply(router, frames, sequence, self._encoder.encode(records, time.time()))
+                await self._reply(router, frames, sequence, self._encode(records))
                 await turns.spend(sum(len(record.event.keys) for record in records))
         else:
             first = unpack_sequence(request)
             self._replays += 1
             async for record in replay(self._bus, first):
-                await self._reply(router, frames, record.sequence, self._encoder.encode((record,), time.time()))
+                await self._reply(router, frames, record.sequence, self._encode((record,)))
                 await turns.spend(len(record.event.keys))
         await self._reply(router, frames, END_SEQUENCE, b"")
 

@@ -67,7 +67,7 @@ class SubscriptionStatistics:
         name: as given when it subscribed.
         policy: what becomes of it when it is slow.
         lag: records published that it has not been given.
-        dropped: records that it has missed.
+        dropped: records that it was too slow for; none of those that were gone when it subscribed.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """ZeroMQ for one loop: the sockets that this library needs, all bounded. Knows no event."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokvoffload.errors import ArgumentError, BrokenError
@@ -17,6 +17,24 @@ Socket = zmq.asyncio.Socket
 """Received from, and sent to, on the loop."""
 PubSocket = zmq.Socket[bytes]
 """Drops what a peer has no room for, so sending makes nobody wait, and needs no loop."""
+
+
+_MOST_MESSAGES = (1 << 31) - 1
+
+
+def check_arguments(owner: str, *, texts: Mapping[str, object], high_water_mark: int) -> None:
+    """Refuse what ZeroMQ would: a socket that fails half-made belongs to nobody, and its context never ends.
+
+    Raises:
+        ArgumentError: a text is none, or the bound is none that ZeroMQ takes.
+    """
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise ArgumentError(f"{owner}.{name} must be text, got {text!r}")
+    if not (isinstance(high_water_mark, int) and 0 < high_water_mark <= _MOST_MESSAGES):
+        raise ArgumentError(
+            f"{owner}.high_water_mark must be a whole number above 0, at most {_MOST_MESSAGES}, got {high_water_mark!r}"
+        )
 
 
 def open_pub_socket(context: Context, *, high_water_mark: int) -> PubSocket:

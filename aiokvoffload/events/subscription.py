@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, Self
 
-from aiokvoffload.errors import LaggedError
+from aiokvoffload.errors import BusyError, LaggedError
 from aiokvoffload.events.records import EventRecord, GapRecord, SlowPolicy, SubscriptionStatistics
 from aiokvoffload.events.timeline import Timeline
 
@@ -71,6 +71,7 @@ class Subscription:
         self._max_pending, self._media = max_pending, media
         self._on_wait, self._on_read, self._on_close = on_wait, on_read, on_close
         self._next = after + 1
+        self._first_missed = timeline.first  # what was gone before it came, nobody lost by being slow
         self._end: int | None = None
         # Who resumes may be further behind than who is slow: the history is there for that.
         self._is_resuming = self.lag > max_pending
@@ -103,8 +104,8 @@ class Subscription:
 
     @property
     def dropped(self) -> int:
-        """Records that it has missed, also those that it will be told of when it reads again."""
-        return self._dropped + (0 if self._reads_archive else max(0, self._floor - self._next))
+        """Records that it was too slow for, also those that it will be told of when it reads again."""
+        return self._dropped + (0 if self._reads_archive else self._count_missed(self._floor))
 
     def __aiter__(self) -> Self:
         return self
@@ -156,7 +157,12 @@ class Subscription:
 
     def statistics(self) -> SubscriptionStatistics:
         """How far behind it is."""
-        return SubscriptionStatistics(self.name, self.policy, self.lag, self.dropped)
+        # Numbers below the first one were never published here.
+        lag = min(self.lag, self._timeline.next - self._timeline.origin)
+        return SubscriptionStatistics(self.name, self.policy, lag, self.dropped)
+
+    def _count_missed(self, before: int) -> int:
+        return max(0, before - max(self._next, self._first_missed))
 
     @property
     def _reads_archive(self) -> bool:
@@ -190,10 +196,10 @@ class Subscription:
         first, floor = self._next, self._floor
         if floor <= first:
             return None
-        self._next = floor
+        missed, self._next = self._count_missed(floor), floor
         if not self._timeline.has_lost(first, floor, self._media):
             return None
-        self._dropped += floor - first
+        self._dropped += missed
         return GapRecord(first, floor - 1)
 
     def _take_record(self) -> EventRecord | None:
@@ -208,7 +214,7 @@ class Subscription:
 
     def _pass(self, record: EventRecord | GapRecord) -> EventRecord | GapRecord:
         if isinstance(record, GapRecord):
-            self._dropped += record.last - record.first + 1
+            self._dropped += self._count_missed(record.last + 1)
             self._next = record.last + 1
         else:
             self._next = record.sequence + 1
@@ -232,12 +238,15 @@ class Subscription:
             self._next = first
 
     async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+        if self._waiter is not None:
+            raise BusyError(f"subscription {self.name!r} is read by another task: subscribe once for each")
+        self._waiter = waiter = asyncio.get_running_loop().create_future()
         self._on_wait(self)
         try:
-            await self._waiter
+            await waiter
         finally:
-            self._waiter = None
+            if self._waiter is waiter:
+                self._waiter = None
 
     def __repr__(self) -> str:
         return f"<Subscription {self.name!r}: {self.lag} of {self._max_pending} pending, {self.dropped} dropped>"

@@ -31,6 +31,7 @@ except ModuleNotFoundError as error:
         "events on the wire need msgspec: pip install 'aiokvoffload[events]'", name="msgspec"
     ) from error
 
+MOST_SEQUENCE = (1 << 63) - 1
 END_SEQUENCE = -1
 """Ends what a replay answers."""
 SNAPSHOT_REQUEST = b"snapshot/1"
@@ -93,8 +94,15 @@ class WireBatch(NamedTuple):
 
 
 def pack_sequence(sequence: int) -> bytes:
-    """8 bytes, big-endian; `END_SEQUENCE` is all ones."""
-    return _SEQUENCE.pack(sequence)
+    """8 bytes, big-endian; `END_SEQUENCE` is all ones.
+
+    Raises:
+        ArgumentError: it has no room there.
+    """
+    try:
+        return _SEQUENCE.pack(sequence)
+    except struct.error:
+        raise ArgumentError(f"a sequence number is one of 8 bytes, at most {MOST_SEQUENCE}, got {sequence!r}") from None
 
 
 def unpack_sequence(frame: bytes) -> int:
@@ -206,7 +214,9 @@ def _by_name(event: Any) -> dict[str, Any]:
 
 def _decode_event(fields: dict[str, Any]) -> tuple[OffloadingEvent, tuple[ChunkMetadata | None, ...]]:
     medium = fields.get("medium") or "GPU"
-    tier = fields.get("ownership") or medium.lower()
+    tier = fields.get("ownership") or str(medium).lower()
+    if not (isinstance(medium, str) and isinstance(tier, str)):
+        raise TypeError(f"a medium and an owner are names, got {medium!r} and {tier!r}")
     reason = RemovalReason(fields["reason"]) if fields.get("reason") else None
     if fields["type"] == "AllBlocksCleared":
         return OffloadingEvent(EventKind.CLEARED, (), medium, tier, reason), ()

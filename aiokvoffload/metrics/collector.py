@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import Future
 
-from aiokvoffload.errors import ClosedError, ModeError
+from aiokvoffload.errors import ArgumentError, ClosedError, ModeError
 from aiokvoffload.metrics.catalogue import FIGURES
 from aiokvoffload.metrics.families import family_of
 from aiokvoffload.metrics.prometheus import Collector, Metric
@@ -30,10 +30,13 @@ class MetricsCollector(Collector):
         timeout_s: how long a thread that asks waits for the loop; the loop itself never waits.
 
     Raises:
+        ArgumentError: the time is none.
         ModeError: no loop is running on this thread.
     """
 
     def __init__(self, service: OffloadingService, *, timeout_s: float = 1.0) -> None:
+        if not (isinstance(timeout_s, int | float) and timeout_s >= 0):
+            raise ArgumentError(f"timeout_s must be at least 0 seconds, got {timeout_s!r}")
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:

@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Self
 
-from aiokvoffload.errors import ClosedError
+from aiokvoffload.errors import ArgumentError, ClosedError
 from aiokvoffload.metrics.catalogue import FIGURES
 from aiokvoffload.metrics.collector import MetricsCollector
 from aiokvoffload.metrics.families import CONTENT_TYPE, family_of, text_of
@@ -16,6 +16,7 @@ from aiokvoffload.service.service import OffloadingService
 
 DEFAULT_PORT = 9464
 PATH = "/metrics"
+_MAX_PORT = 65_535
 _MAX_CONNECTIONS = 16
 _MAX_HEAD_BYTES = 16 * 1024
 _CONNECTION_TIMEOUT_S = 10.0
@@ -38,7 +39,14 @@ def serve_metrics(service: OffloadingService, *, host: str = "127.0.0.1", port: 
         service: whose figures they are; it may be opened later, and closed sooner.
         host: address to listen on. There is no password: what can reach it can read the figures.
         port: 0 takes a free one.
+
+    Raises:
+        ArgumentError: the port is none, or the host no text.
     """
+    if not (isinstance(port, int) and 0 <= port <= _MAX_PORT):
+        raise ArgumentError(f"port must be a whole number from 0 to {_MAX_PORT}, got {port!r}")
+    if not isinstance(host, str):
+        raise ArgumentError(f"host must be an address or a name, as text, got {host!r}")
     return MetricsServer(service, host=host, port=port)
 
 

@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason, make_offload_key
 from aiokvoffload.cli.app import app
-from aiokvoffload.cli.events_bench import EventsOptions, events_benchmark, events_tables
+from aiokvoffload.cli.events_bench import EventsBenchmark, EventsOptions, FanOut, events_benchmark, events_tables
 from aiokvoffload.cli.events_tail import Line, TailOptions, as_json, as_text, tail
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.replay_disk import ReplayDisk
@@ -29,6 +32,8 @@ CLEARED = EventRecord(8, OffloadingEvent(EventKind.CLEARED, (), "DISK", "disk", 
 
 
 def test_lines_say_what_was_told() -> None:
+    empty = EventRecord(9, OffloadingEvent(EventKind.STORED, (), "GPU", "gpu"))  # nothing keeps a publisher from it
+    assert as_text(empty) == "9  stored   gpu"
     lines: list[Line] = [STORED, CLEARED, GapRecord(2, 4), Snapshot(9, (TierSnapshot("CPU", "cpu", ((KEY,),)),))]
     assert [as_text(line) for line in lines] == [
         "7  stored   cpu  group 1, 1 keys, 0001020304050607",
@@ -57,12 +62,14 @@ async def test_following_begins_behind_a_number_and_ends_at_the_limit() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["tcp://127.0.0.1:9", "--snapshot"], "--snapshot and --after need --replay"),
-        (["nowhere"], "endpoint 'nowhere' cannot be connected to"),
+        (["events", "tcp://127.0.0.1:9", "--snapshot"], "--snapshot and --after need --replay"),
+        (["events", "nowhere"], "endpoint 'nowhere' cannot be connected to"),
+        (["events", "tcp://127.0.0.1:9", "--replay", "tcp://127.0.0.1:9", "--after", "9" * 20], "after must be a"),
+        (["replay", "--events-replay", "tcp://127.0.0.1:*"], "--events-replay belongs to --events"),
     ],
 )
 def test_what_cannot_be_followed_is_one_line_and_status_2(arguments: list[str], reason: str) -> None:
-    result = CliRunner().invoke(app, ["events", *arguments])
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert reason in result.output
     assert len(result.output.splitlines()) == 1
@@ -77,6 +84,15 @@ async def test_the_benchmark_measures_every_phase_and_nobody_misses_anything() -
     assert all(each["keys_per_s"] > 0 for each in told["stalled"])
     assert min(told["alone_us"], told["wire_records_per_s"], told["paced"]["keys_per_s"]) > 0
     assert len(events_tables(result).renderables) == 2
+
+
+def test_the_tables_need_no_more_than_80_columns() -> None:
+    many = FanOut(200_000, 199_999, 0.41, 12.34, 1_234, 12_345)
+    benchmark = EventsBenchmark(16, 8, 1.23, many, replace(many, asked_keys_per_s=None), 8_000, ())
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(events_tables(benchmark))
+    assert re.search(r"as fast as it goes .* over the wire ", capture.get(), re.DOTALL)
 
 
 # After a whole replay

@@ -1,11 +1,14 @@
+import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from aiokvoffload.cli import scrape as scrape_module
 from aiokvoffload.cli.scrape import NoAnswerError, endpoint, parse, scrape
 from aiokvoffload.errors import ArgumentError
 
@@ -63,7 +66,9 @@ def test_a_scheme_and_a_path_may_be_left_out(text: str, url: str) -> None:
     assert endpoint(text) == url
 
 
-@pytest.mark.parametrize("text", ["", "ftp://host/metrics", "http://", "host:port", "file:///etc/passwd", "host:0"])
+@pytest.mark.parametrize(
+    "text", ["", "ftp://host/metrics", "http://", "host:port", "file:///etc/passwd", "host:0", "[::1"]
+)
 def test_what_is_no_address_over_http_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="URL must be like http://"):
         endpoint(text)
@@ -98,3 +103,23 @@ def test_nothing_that_listens_is_said_in_a_line() -> None:
 def test_an_answer_that_is_not_ours_says_so_and_what_to_give(status: int, body: str, reason: str) -> None:
     with answering(status, body) as url, pytest.raises(NoAnswerError, match=f"{url}: {reason}; give the URL"):
         scrape(url)
+
+
+def dripping(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    with connection, contextlib.suppress(OSError):
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            connection.sendall(b"#")
+            time.sleep(0.01)
+
+
+def test_an_answer_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time: the time-out of a connection does not see it."""
+    monkeypatch.setattr(scrape_module, "_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=dripping, args=(listener,))
+        thread.start()
+        with pytest.raises(NoAnswerError, match=r"no answer: it took more than 0.2 s"):
+            scrape(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics")
+        thread.join()

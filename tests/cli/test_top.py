@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -161,3 +162,59 @@ def test_json_without_an_end_is_refused() -> None:
         2,
         "aiokvoffload: --json belongs to --once: what is watched has no end\n",
     )
+
+
+async def test_names_from_elsewhere_are_shown_as_they_are() -> None:
+    """A tier is named by a plug-in: brackets in it were taken for a style that ends, and ended the command."""
+    before, now = await two_scrapes()
+    seen = figures("there", before, now)
+    names = ["disk[/]", "[red]disk", "a\nb\x1b[2J"]
+    tiers = tuple(replace(seen.tiers[0], tier=name, in_service=name != "[red]disk") for name in names)
+    text = rendered(replace(seen, tiers=tiers, traffic=(replace(seen.traffic[0], tier="disk[/red]"),)))
+    for shown in ("disk[/]", "[red]disk (out)", r"'a\nb\x1b[2J'", "disk[/red]"):
+        assert shown in text
+
+
+OURS = 'aiokvoffload_build_info{version="1"} 1\n'
+
+
+def test_labels_that_somebody_added_are_left_out() -> None:
+    """A server that federates what it has scraped adds an instance."""
+    sample = 'aiokvoffload_evicted_keys_total{tier="cpu",policy="lru",instance="%s"} 1\n'
+    scraped = parse("there", OURS + sample % "a" + sample % "b")
+    assert [tier.tier for tier in figures("there", scraped, scraped).tiers] == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "build_info 1",
+        "requests NaN",
+        'transfer_bytes_total{tier="cpu"} 1',
+        'wake_up_lag_seconds_bucket{le="x"} 1',
+        "wake_up_lag_seconds_bucket 1",
+    ],
+)
+def test_figures_with_our_names_that_are_not_ours_are_said_to_be(sample: str) -> None:
+    ours = "" if sample.startswith("build_info") else OURS
+    scraped = parse("there", f"{ours}aiokvoffload_{sample}\n")
+    with pytest.raises(NoAnswerError, match="there: its metrics are not those of this library"):
+        figures("there", scraped, scraped)
+
+
+def test_ctrl_c_waits_for_no_answer() -> None:
+    """It waited until the server had answered, or been silent for five seconds: one that goes on and on held it up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        command = [*COMMAND, f"127.0.0.1:{listener.getsockname()[1]}"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:  # noqa: S603
+            connection, _ = listener.accept()
+            with connection:
+                process.send_signal(signal.SIGINT)
+                _, said = process.communicate(timeout=3)
+    assert (process.returncode, said) == (0, b"")
+
+
+def test_the_usage_has_one_pair_of_brackets() -> None:
+    said = CliRunner().invoke(app, ["top", "--help"], env={"COLUMNS": "80"}).output
+    assert "[URL]" in said
+    assert "[[URL]]" not in said

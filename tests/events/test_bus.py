@@ -2,11 +2,12 @@
 
 import asyncio
 import sys
+from typing import Any
 
 import pytest
 
 from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason, make_offload_key
-from aiokvoffload.errors import ArgumentError, ClosedError, LaggedError
+from aiokvoffload.errors import ArgumentError, BusyError, ClosedError, LaggedError
 from aiokvoffload.events import ChunkMetadata, EventBus, EventRecord, GapRecord, SlowPolicy, Subscription
 
 
@@ -333,3 +334,52 @@ async def test_metadata_is_bounded_and_that_of_refused_keys_is_forgotten() -> No
     bus.publish([stored(1)])
     bus.forget_metadata(keys)
     assert [bus.metadata_of(key) for key in keys] == [None, ABOUT, None]
+
+
+async def test_what_was_gone_before_somebody_came_is_no_loss_of_theirs() -> None:
+    """Whoever asked for a replay from 0 added as many lost events as there are microseconds since 1970."""
+    bus = EventBus(2, first_sequence=1_000_000)
+    bus.publish(stored(number) for number in range(5))
+    late = bus.subscribe(after=-1)
+    assert (late.statistics().lag, bus.statistics().dropped) == (5, 0)
+    assert await anext(late) == GapRecord(0, 1_000_002)
+    assert bus.statistics().dropped == 0
+    bus.publish(stored(number) for number in range(5))
+    assert bus.statistics().dropped == 5
+
+
+async def test_a_second_reader_of_one_subscription_is_refused_and_the_first_goes_on() -> None:
+    """The first one was never woken again."""
+    bus = EventBus()
+    subscription = bus.subscribe(name="router")
+    first = asyncio.create_task(anext(subscription))
+    await asyncio.sleep(0)
+    with pytest.raises(BusyError, match="'router' is read by another task"):
+        await anext(subscription)
+    bus.publish([stored(0)])
+    assert await first == EventRecord(0, stored(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"media": "CPU"}, r"media must be a set of names, such as {'CPU'}, got 'CPU'"),
+        ({"media": 5}, "media must be a set of names.* got 5"),
+        ({"policy": "block"}, "policy must be a SlowPolicy, got 'block'"),
+        ({"name": 5}, "name must be text, got 5"),
+    ],
+)
+async def test_a_subscriber_that_would_silently_be_told_nothing_is_refused(
+    options: dict[str, Any], reason: str
+) -> None:
+    bus = EventBus()
+    with pytest.raises(ArgumentError, match=reason):
+        bus.subscribe(**options)
+    assert bus.statistics().subscribers == 0
+
+
+@pytest.mark.parametrize("options", [{"block_timeout_s": -1}, {"block_timeout_s": "x"}, {"first_sequence": "x"}])
+def test_a_bus_names_the_number_that_is_none(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ArgumentError, match=f"{name} must be"):
+        EventBus(**options)

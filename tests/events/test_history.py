@@ -1,6 +1,7 @@
 """A history on disk: bounded, checked, and honest about where it begins and what is missing."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from aiokvoffload.base import EventKind, OffloadingEvent, RemovalReason, make_of
 from aiokvoffload.errors import ArgumentError, BusyError, ClosedError
 from aiokvoffload.events import ChunkMetadata, EventBus, EventRecord, GapRecord, ResidentKeys
 from aiokvoffload.events.history import EventHistory
+from aiokvoffload.events.history_files import HistoryFiles
 
 TIERS = [("CPU", "cpu"), ("DISK", "disk")]
 
@@ -21,6 +23,10 @@ def stored(number: int, tier: str = "cpu") -> OffloadingEvent:
 
 def size_of(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.iterdir())
+
+
+def remove_oldest(directory: Path) -> None:
+    min(directory.glob("*.events")).unlink()
 
 
 def damage_end(directory: Path, damage: str) -> None:
@@ -165,6 +171,8 @@ async def test_two_owners_of_one_directory_and_wrong_use_are_refused(tmp_path: P
     history.append(EventRecord(1, stored(1)))
     with pytest.raises(ArgumentError, match="max_bytes must be at least 1"):
         EventHistory(tmp_path, max_bytes=0)
+    with pytest.raises(ArgumentError, match="directory must be a path, got 5"):
+        EventHistory(5)  # type: ignore[arg-type]
     with pytest.raises(ClosedError, match="not open"):
         EventHistory(tmp_path).statistics()
 
@@ -210,3 +218,51 @@ async def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
         assert records[0] == EventRecord(6001, stored(6001))
         last = [record for record in records if isinstance(record, EventRecord)][-1]
         assert last.sequence == history.last
+
+
+async def test_metadata_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None:
+    """Fault 27: all records that were written in one go with it were lost."""
+    async with EventHistory(tmp_path) as history:
+        bus = EventBus(1)
+        bus.use_archive(history)
+        bus.attach_metadata({stored(1).keys[0]: ChunkMetadata(token_ids=(1 << 70,))})
+        bus.publish(stored(number) for number in range(3))
+        records = await read_all(bus, -1)
+    assert [record for record in records if isinstance(record, GapRecord)] == []
+    assert history.statistics().dropped == 0
+
+
+async def test_a_file_that_somebody_removed_costs_its_records_and_no_others(tmp_path: Path) -> None:
+    """I11: nothing was written any more but empty segments, and the bound was not kept."""
+    max_bytes = 40_000
+    async with EventHistory(str(tmp_path), max_bytes=max_bytes) as history:
+        bus = EventBus(10)
+        bus.use_archive(history)
+        for turn in range(20):
+            bus.publish(stored(number) for number in range(100))
+            await history.read(0, 1)
+            if turn == 0:
+                remove_oldest(tmp_path)
+        assert (history.statistics().dropped, history.statistics().trouble) == (0, "")
+    assert size_of(tmp_path) <= max_bytes
+
+
+async def test_what_is_no_file_of_ours_is_left_alone(tmp_path: Path) -> None:
+    others = [tmp_path / f"{5:020d}.events", tmp_path / "7.events"]
+    for other in others:
+        other.mkdir()
+    async with EventHistory(tmp_path) as history:
+        assert history.last == -1
+    assert all(other.is_dir() for other in others)
+
+
+async def test_a_history_that_could_not_open_lets_go_of_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt said that another process had it open."""
+    with monkeypatch.context() as patched:
+        patched.setattr(HistoryFiles, "_find_last", lambda _: os.stat(tmp_path / "missing"))
+        with pytest.raises(FileNotFoundError):
+            await EventHistory(tmp_path).__aenter__()
+    async with EventHistory(tmp_path):
+        pass

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import zmq.asyncio
 
 from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason, ResidentPart, make_offload_key
-from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError
+from aiokvoffload.errors import ArgumentError, BrokenError, BusyError, ClosedError
 from aiokvoffload.events import ChunkMetadata, EventBus, EventRecord, GapRecord, ResidentKeys
 from aiokvoffload.events.client import EventClient
 from aiokvoffload.events.publisher import EventPublisher, PublisherConfig
@@ -229,6 +230,8 @@ async def test_an_address_in_use_and_a_wrong_one_are_named() -> None:
         with pytest.raises(ArgumentError, match="cannot be connected to"):
             async with EventClient("nowhere"):
                 pass
+    with pytest.raises(ArgumentError, match=r"wire_format must be a WireFormat, got 'map'"):
+        PublisherConfig(endpoint=LOOPBACK, wire_format="map")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"heartbeat_s must be above 0, got 0"):
         PublisherConfig(endpoint=LOOPBACK, heartbeat_s=0)
 
@@ -281,3 +284,105 @@ async def test_a_client_that_outlives_the_server_knows_what_is_void() -> None:
     assert told[0] == GapRecord(1002, 1999)
     assert (view.keys("cpu"), view.is_exact) == ({key_of(2)}, True)
     await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"high_water_mark": 1 << 40}, r"high_water_mark must be .* above 0, at most 2147483647, got 1099511627776"),
+        ({"high_water_mark": -1}, "high_water_mark must be .* got -1"),
+        ({"topic": b"x"}, "topic must be text, got b'x'"),
+        ({"endpoint": 5}, "endpoint must be text, got 5"),
+    ],
+)
+def test_what_zeromq_would_refuse_half_way_is_refused_at_once(options: dict[str, Any], reason: str) -> None:
+    """A socket whose bound ZeroMQ refused was never closed, and closing the context waited for it for ever."""
+    for make in (PublisherConfig, EventClient):
+        with pytest.raises(ArgumentError, match=reason):
+            make(**{"endpoint": LOOPBACK, **options})
+
+
+@pytest.mark.parametrize("options", [{"after": "x"}, {"after": 1 << 63}, {"timeout_s": -1}])
+def test_a_client_names_the_number_that_is_none(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ArgumentError, match=rf"EventClient.{name} must be"):
+        EventClient(LOOPBACK, **options)
+
+
+async def test_a_publisher_that_could_not_open_leaves_no_subscriber() -> None:
+    """It was never read again, and its lag grew in the metrics for as long as the service lived."""
+    bus = EventBus()
+    async with Rig() as rig:
+        config = PublisherConfig(endpoint=LOOPBACK, replay_endpoint=rig.publisher.replay_endpoint)
+        with pytest.raises(ArgumentError, match="cannot be bound"):
+            async with EventPublisher(bus, config):
+                pass
+    assert bus.statistics().subscribers == 0
+
+
+async def test_metadata_that_cannot_be_written_hides_no_key_and_ends_no_answers() -> None:
+    """Fault 27: the task that answers died of it, and nobody was answered any more."""
+    bus = EventBus(10)
+    bus.attach_metadata({key_of(1): ChunkMetadata(token_ids=(1 << 70,), block_size=1)})
+    bus.publish([stored(1), stored(2)])
+    async with Rig(bus) as rig, rig.client() as client:
+        replayed = [batch.events for _ in range(2) async for batch in client.replay(0)]
+    assert replayed == 2 * [(stored(1),), (stored(2),)]
+
+
+async def test_frames_that_are_no_message_are_no_reason_to_hear_no_more() -> None:
+    """Fault 27: whatever else is published there ended the iteration with what unpacking it raised."""
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.PUB)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.bind(LOOPBACK)
+    async with EventClient(socket.getsockopt_string(zmq.LAST_ENDPOINT)) as client:
+        hearing = asyncio.ensure_future(anext(client))
+        while not hearing.done():
+            for frames in ([b"?"], [b"", b"short", b"?"], 5 * [b"?"], [b"", (7).to_bytes(8, "big"), b"?"]):
+                await socket.send_multipart(frames)
+            await asyncio.sleep(0.001)
+        assert await hearing == GapRecord(7, 7)
+    socket.close()
+    await asyncio.to_thread(context.term)
+
+
+async def test_an_answer_that_is_none_is_said_to_be() -> None:
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.bind(LOOPBACK)
+    async with EventClient(LOOPBACK[:-1] + "1", socket.getsockopt_string(zmq.LAST_ENDPOINT)) as client:
+        asking = asyncio.ensure_future(client.snapshot())
+        name, *_ = await socket.recv_multipart()
+        await socket.send_multipart([name, b"?"])
+        with pytest.raises(BrokenError, match="answers no events"):
+            await asking
+    socket.close()
+    await asyncio.to_thread(context.term)
+
+
+async def test_closing_a_client_ends_what_another_task_waits_for() -> None:
+    """ZeroMQ cancels who waits at a socket that is closed, which looked like a cancellation of the task."""
+    async with Rig() as rig:
+        client = EventClient(rig.publisher.endpoint, LOOPBACK[:-1] + "1")
+        await client.__aenter__()
+        hearing, asking = asyncio.ensure_future(anext(client, None)), asyncio.ensure_future(client.snapshot())
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError, match="read by another task"):
+            await anext(client)
+        await client.aclose()
+        assert await hearing is None
+        with pytest.raises(ClosedError, match="was closed before"):
+            await asking
+
+
+async def test_who_resumes_at_a_number_that_a_publisher_never_had_is_told() -> None:
+    """It heard nothing until the numbers had come that far, which is never."""
+    async with Rig(EventBus(10)) as rig, rig.client(after=1_000) as client:
+        hearing = asyncio.ensure_future(anext(client))
+        while not hearing.done():
+            rig.bus.publish([stored(1)])
+            await asyncio.sleep(0.001)
+        assert await hearing == GapRecord(1_001, 1_001)
+        assert isinstance(await anext(client), EventRecord)

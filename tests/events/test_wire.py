@@ -141,8 +141,12 @@ def test_what_vllm_sends_is_read() -> None:
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"\xc1", b"\x01", msgspec.msgpack.encode([1.0, [["Unknown", 1]]]), msgspec.msgpack.encode([1.0, [{}]])],
-    ids=["empty", "invalid", "number", "unknown", "nameless"],
+    [
+        *(b"", b"\xc1", b"\x01", msgspec.msgpack.encode([1.0, [["Unknown", 1]]]), msgspec.msgpack.encode([1.0, [{}]])),
+        msgspec.msgpack.encode([1.0, [["BlockRemoved", [7], "CPU", 0, "LOCAL", ["cpu"]]]]),
+        msgspec.msgpack.encode([1.0, [["AllBlocksCleared", b"CPU"]]]),
+    ],
+    ids=["empty", "invalid", "number", "unknown", "nameless", "owner", "medium"],
 )
 def test_what_is_no_batch_is_refused(payload: bytes) -> None:
     with pytest.raises(ArgumentError, match="message 3 is no batch of KV-cache events"):
@@ -152,5 +156,7 @@ def test_what_is_no_batch_is_refused(payload: bytes) -> None:
 def test_a_number_is_8_bytes_and_the_end_is_minus_one() -> None:
     assert (pack_sequence(258), pack_sequence(-1)) == (b"\0\0\0\0\0\0\x01\x02", b"\xff" * 8)
     assert unpack_sequence(b"\xff" * 8) == -1
+    with pytest.raises(ArgumentError, match=f"at most {(1 << 63) - 1}, got {1 << 63}"):
+        pack_sequence(1 << 63)
     with pytest.raises(ArgumentError, match="a sequence number is 8 bytes, got 3"):
         unpack_sequence(b"abc")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from aiokvoffload.errors import ModeError
+from aiokvoffload.errors import ArgumentError, ModeError
 from aiokvoffload.metrics import MetricsCollector
 from aiokvoffload.metrics.catalogue import FIGURES
 from tests.metrics.scene import BLOCK_BYTES, make_service, parsed, used_service, value
@@ -127,3 +127,8 @@ def test_without_the_extra_the_error_says_what_to_install() -> None:
     code = "import sys; sys.modules['prometheus_client'] = None; import aiokvoffload.metrics"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
     assert "metrics need prometheus-client: pip install 'aiokvoffload[metrics]'" in result.stderr
+
+
+async def test_a_time_that_is_none_is_named() -> None:
+    with pytest.raises(ArgumentError, match="timeout_s must be at least 0 seconds, got -1"):
+        MetricsCollector(object(), timeout_s=-1)  # type: ignore[arg-type]

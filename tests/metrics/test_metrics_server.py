@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from aiokvoffload.errors import ClosedError
+from aiokvoffload.errors import ArgumentError, ClosedError
 from aiokvoffload.metrics import serve_metrics
 from aiokvoffload.metrics import server as server_module
 from tests.metrics.scene import BLOCK_BYTES, get, make_service, scraped, used_service, value
@@ -116,3 +116,10 @@ async def test_a_server_is_entered_once_and_closed_as_often_as_one_likes() -> No
         assert "closed" in repr(server)
         with pytest.raises(ClosedError, match="once"):
             await server.__aenter__()
+
+
+@pytest.mark.parametrize(("name", "value"), [("port", 65_536), ("port", -1), ("port", "9464"), ("host", 5)])
+def test_an_address_that_is_none_is_named(name: str, value: object) -> None:
+    service = make_service()
+    with pytest.raises(ArgumentError, match=f"{name} must be .*, got {value!r}"):
+        serve_metrics(service, **{name: value})  # type: ignore[arg-type]
