@@ -91,8 +91,9 @@ class EventClient:
             self._sub = open_sub_socket(self._context, topic=self._topic, high_water_mark=self._high_water_mark)
             connect(self._sub, self._endpoint)
             self._connect_dealer()
-            if self.position is not None:
-                await self._catch_up(self.position + 1, None)
+            if self.position is not None and await self._catch_up(self.position + 1, None, ask_from=self.position):
+                # Its replay may be ahead of its messages, so lower numbers than were asked for may still come.
+                self._heard = None
         except BaseException:
             await self.aclose()
             raise
@@ -183,11 +184,17 @@ class EventClient:
         if self.position is None or sequence > self.position:
             self._take(batch)
 
-    async def _catch_up(self, first: int, before: int | None) -> None:
-        """Ask for the messages from `first` to `before`, exclusively; what does not come is a gap."""
-        expected = first
+    async def _catch_up(self, first: int, before: int | None, *, ask_from: int | None = None) -> bool:
+        """Ask for the messages from `first` to `before`, exclusively; what does not come is a gap.
+
+        Returns:
+            Whether the publisher had anything from there, or from `ask_from` on.
+        """
+        expected, is_known = first, False
+        start = max(0, first if ask_from is None else ask_from)
         try:
-            async for batch in self._ask(pack_sequence(first)) if self._replay_endpoint else _nothing():
+            async for batch in self._ask(pack_sequence(start)) if self._replay_endpoint else _nothing():
+                is_known = True
                 if batch.sequence < expected or (before is not None and batch.sequence >= before):
                     continue
                 self._note_gap(expected, batch.sequence)
@@ -197,6 +204,7 @@ class EventClient:
             pass  # nobody answers: what is missing is told below
         if before is not None:
             self._note_gap(expected, before)
+        return is_known
 
     def _note_gap(self, first: int, before: int) -> None:
         if first < before:

@@ -13,7 +13,7 @@ from aiokvoffload.errors import ArgumentError, BrokenError, BusyError, ClosedErr
 from aiokvoffload.events import ChunkMetadata, EventBus, EventRecord, GapRecord, ResidentKeys
 from aiokvoffload.events.client import EventClient
 from aiokvoffload.events.publisher import EventPublisher, PublisherConfig
-from aiokvoffload.events.wire import SNAPSHOT_REQUEST, HashFormat, WireFormat
+from aiokvoffload.events.wire import SNAPSHOT_REQUEST, HashFormat, WireBatch, WireFormat
 from aiokvoffload.testing import ManualClock
 from tests.events.wire_stage import Follower, ask, listen, read_message
 
@@ -158,6 +158,17 @@ async def test_a_client_replays_what_it_missed_before_it_goes_on() -> None:
         rig.bus.publish(stored(number) for number in range(6))
         async with rig.client(after=2) as client:
             assert [(await anext(client)).sequence for _ in range(3)] == [3, 4, 5]  # type: ignore[union-attr]
+
+
+async def test_messages_that_come_after_their_replay_are_no_other_publishers() -> None:
+    """I9: a publisher's replay may be ahead of what it sends."""
+    async with Rig() as rig:
+        rig.bus.publish(stored(number) for number in range(4))
+        async with rig.client(after=2) as client:
+            assert await anext(client) == EventRecord(3, stored(3))
+            await client._hear(WireBatch(0, 0.0, (stored(0),), ((),)))
+            rig.bus.publish([stored(4)])
+            assert await heard(rig, client) == EventRecord(4, stored(4))
 
 
 async def test_what_nobody_has_any_more_is_a_gap() -> None:
