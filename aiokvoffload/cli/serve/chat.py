@@ -40,11 +40,11 @@ def parse_chat(body: bytes) -> ChatRequest:
     """
     try:
         fields = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(f"the body must be JSON: {error}") from error
     if not isinstance(fields, dict):
         raise ArgumentError(f"the body must be a JSON object, got {type(fields).__name__}")
-    if fields.get("n", 1) != 1 or fields.get("stop") or fields.get("tools"):
+    if fields.get("n") not in (None, 1) or fields.get("stop") or fields.get("tools"):
         raise ArgumentError("n above 1, stop and tools are not supported")
     max_tokens = _field(fields, "max_completion_tokens", int, _field(fields, "max_tokens", int, DEFAULT_MAX_TOKENS))
     if max_tokens < 1:
@@ -84,7 +84,16 @@ def _message(value: Any, index: int) -> dict[str, str]:
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise ArgumentError(f"messages[{index}].content must be text, got {content!r:.100}")
-    return {"role": value["role"], "content": content}
+    return {"role": _encodable(value["role"], index), "content": _encodable(content, index)}
+
+
+def _encodable(text: str, index: int) -> str:
+    """JSON can escape half a character, of which no bytes and so no tokens can be made."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"messages[{index}] must be text that has an encoding: {error.reason}") from error
+    return text
 
 
 @dataclass(frozen=True, slots=True)

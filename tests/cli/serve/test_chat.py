@@ -30,6 +30,12 @@ def test_the_newer_name_of_the_limit_counts_and_sampling_is_ignored() -> None:
     assert chat.messages == [{"role": "user", "content": "one two"}]
 
 
+def test_a_field_that_is_null_is_as_good_as_missing() -> None:
+    names = ("n", "stop", "tools", "max_tokens", "max_completion_tokens", "stream", "stream_options")
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    assert parse_chat(json.dumps({**body, **dict.fromkeys(names)}).encode()) == parse_chat(json.dumps(body).encode())
+
+
 def test_an_event_is_one_line_of_json() -> None:
     chunk = Completion("request-1", "m").piece("two\nlines")
     assert chunk.startswith(b"data: {")

@@ -146,6 +146,12 @@ async def test_a_client_that_leaves_before_its_first_token_aborts_its_request() 
     [
         (b"{", "the body must be JSON"),
         (b"[]", "must be a JSON object, got list"),
+        (b"[" * 100_000, "the body must be JSON"),
+        (
+            b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}]}',
+            "must be text that has an encoding",
+        ),
+        (b'{"model": "tiny", "messages": [{"role": "\\ud800", "content": ""}]}', "must be text that has an encoding"),
         (b'{"model": "tiny"}', "one message at least"),
         (b'{"model": "tiny", "messages": [{"role": 1}]}', "messages[0] must have a role"),
         (b'{"model": "tiny", "messages": [{"role": "user", "content": 1}]}', "messages[0].content must be text"),
