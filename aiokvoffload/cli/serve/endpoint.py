@@ -1,6 +1,7 @@
 """The routes. Knows HTTP and when a client has left; what is said is in `chat`, who answers is the engine."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -78,8 +79,10 @@ class _Chat:
             await _refusal(error)(scope, receive, send)
             return
         answer = self._stream if chat.stream else self._whole
-        async with generation:  # however the answer ends, its request does too
-            await _until_disconnect(receive, answer(chat, generation, scope, receive, send))
+        # Only a server that ends cancels this, when a client takes nothing: raised, that would be logged as our fault.
+        with contextlib.suppress(asyncio.CancelledError):
+            async with generation:  # however the answer ends, its request does too
+                await _until_disconnect(receive, answer(chat, generation, scope, receive, send))
 
     async def _whole(
         self, chat: ChatRequest, generation: Generation, scope: Scope, receive: Receive, send: Send

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import httpx
 import openai
 import pytest
 import uvicorn
+from starlette.types import Message
 
 import aiokvoffload as kv
 from aiokvoffload.cli.demo.checkpoints import Text
@@ -138,6 +140,30 @@ async def test_a_client_that_leaves_before_its_first_token_aborts_its_request() 
             while rig.engine.statistics().open_requests > 1:
                 await asyncio.sleep(0)
             assert rig.engine.statistics().pages.waiting == 0
+        await idle(rig.engine)
+
+
+async def test_a_server_that_ends_gives_a_client_up_that_takes_nothing() -> None:
+    """uvicorn cancels it then, and would log a traceback for a cancellation that comes out."""
+    async with serving() as rig:
+        sending = asyncio.Event()
+
+        async def receive() -> Message:
+            if sending.is_set():
+                await asyncio.Event().wait()
+            body = {"model": "tiny", "messages": question(), "max_tokens": 500, "stream": True}
+            return {"type": "http.request", "body": json.dumps(body).encode()}
+
+        async def send(_: Message) -> None:
+            sending.set()
+            await asyncio.Event().wait()
+
+        endpoint = make_endpoint(Served("tiny", Letters(), rig.engine, rig.offload))
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": [], "query_string": b""}
+        answering = asyncio.create_task(endpoint(scope, receive, send))
+        await sending.wait()
+        answering.cancel()
+        await answering
         await idle(rig.engine)
 
 
