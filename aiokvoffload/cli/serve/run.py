@@ -94,7 +94,7 @@ async def serve(options: ServeOptions) -> None:
             endpoint = make_endpoint(Served(options.model, checkpoint.text, engine, offload))
             server = _Server(endpoint, engine)
             signal.signal(signal.SIGTERM, server.end)
-            print(f"serving {options.model} at http://{options.host}:{listener.getsockname()[1]}/v1", flush=True)
+            print(f"serving {options.model} at http://{_address(options.host, listener)}/v1", flush=True)
             await server.serve([listener])
 
 
@@ -121,7 +121,13 @@ class _Server(uvicorn.Server):
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not host:  # a socket takes that for every address of the machine
+        raise ArgumentError("--host must have a name: 127.0.0.1 for this machine alone, 0.0.0.0 for all that reach it")
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise ArgumentError(f"--host {host} --port {port} cannot be listened on: {error.strerror}") from error
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    return f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

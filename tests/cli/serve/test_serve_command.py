@@ -1,6 +1,7 @@
 import contextlib
 import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -70,6 +71,21 @@ def test_an_address_in_use_is_one_line_and_status_2() -> None:
         f"aiokvoffload: --host 127.0.0.1 --port {port} cannot be listened on: Address already"
     )
     assert result.stderr.count("\n") == 1
+
+
+def test_a_host_without_a_name_is_not_every_address() -> None:
+    result = subprocess.run([*COMMAND, "--host", "", "--port", "0"], capture_output=True, text=True, check=False)  # noqa: S603
+    assert result.returncode == 2
+    assert result.stderr.startswith("aiokvoffload: --host must have a name")
+
+
+def test_an_address_with_colons_is_written_as_a_url_wants_it() -> None:
+    command = [*COMMAND, "--host", "::1", "--port", "0", "--cpu-bytes", "16MiB"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        server.kill()
+    assert re.fullmatch(r"serving random at http://\[::1\]:\d+/v1\n", line)
 
 
 @pytest.mark.parametrize("option", [["--disk-bytes", "1GiB"], ["--disk-dir", "somewhere"]])
