@@ -79,6 +79,13 @@ def test_a_host_without_a_name_is_not_every_address() -> None:
     assert result.stderr.startswith("aiokvoffload: --host must have a name")
 
 
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="needs an IPv6 loopback")
 def test_an_address_with_colons_is_written_as_a_url_wants_it() -> None:
     command = [*COMMAND, "--host", "::1", "--port", "0", "--cpu-bytes", "16MiB"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
