@@ -174,23 +174,29 @@ class TextPieces:
 
     def __init__(self, decode: Any) -> None:
         self._decode = decode
-        self._tokens: list[int] = []
-        self._sent = 0
+        # Decoded again with what follows, because a token's text may depend on the one before; all of them would take
+        # milliseconds of the loop for each token of a long answer.
+        self._context: list[int] = []
+        self._held: list[int] = []
+        self._count = 0
 
     def add(self, token: int) -> str:
         """The text that is certain by now and was not given yet."""
-        self._tokens.append(token)
-        return "" if (text := self._decode(self._tokens)).endswith("\ufffd") else self._rest(text)
+        self._held.append(token)
+        self._count += 1
+        if self._decode(self._context + self._held).endswith("\ufffd"):
+            return ""
+        return self.end()
 
     def end(self) -> str:
         """What was held back."""
-        return self._rest(self._decode(self._tokens))
+        before = len(self._decode(self._context))
+        text: str = self._decode(self._context + self._held)[before:]
+        if self._held:
+            self._context, self._held = self._held, []
+        return text
 
     @property
     def count(self) -> int:
         """Tokens so far."""
-        return len(self._tokens)
-
-    def _rest(self, text: str) -> str:
-        rest, self._sent = text[self._sent :], len(text)
-        return rest
+        return self._count

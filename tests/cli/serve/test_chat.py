@@ -16,6 +16,18 @@ def test_what_was_held_back_is_sent_at_the_end() -> None:
     assert pieces.end() == "\ufffd"
 
 
+def test_a_token_late_in_an_answer_takes_no_longer_than_an_early_one() -> None:
+    lengths: set[int] = set()
+
+    def decode(tokens: list[int]) -> str:
+        lengths.add(len(tokens))
+        return bytes(tokens).decode(errors="replace")
+
+    pieces, text = TextPieces(decode), "aé→🙂" * 100
+    assert "".join([*map(pieces.add, text.encode()), pieces.end()]) == text
+    assert (max(lengths), pieces.count) == (3 + 4, len(text.encode()))
+
+
 def test_the_newer_name_of_the_limit_counts_and_sampling_is_ignored() -> None:
     body = {
         "model": "m",
