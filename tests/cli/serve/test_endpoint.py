@@ -197,6 +197,15 @@ async def test_what_cannot_be_answered_is_status_400_and_says_why(body: bytes, r
     assert reason in response.json()["error"]["message"]
 
 
+async def test_what_is_not_served_is_said_in_the_clients_terms() -> None:
+    async with serving() as rig, httpx.AsyncClient() as client:
+        with pytest.raises(openai.NotFoundError, match="POST /v1/completions: Not Found"):
+            await rig.client.completions.create(model="tiny", prompt="?")
+        response = await client.get(f"{rig.url}/v1/chat/completions")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
+    assert "Method Not Allowed" in response.json()["error"]["message"]
+
+
 async def test_more_requests_than_are_allowed_get_status_429() -> None:
     async with serving(max_requests=1) as rig:
         stream = await rig.client.chat.completions.create(
