@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -28,6 +28,8 @@ from aiokvoffload.service.thread_calls import (
 )
 
 T = TypeVar("T")
+
+_CLOSED_MEANWHILE = "the service was closed by another thread meanwhile"
 
 
 def open_in_thread(
@@ -75,6 +77,8 @@ class OffloadingThread:
         self._thread = threading.Thread(target=self._run_loop, name="aiokvoffload-loop", daemon=True)
         self._opened: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, OffloadingService]] = Future()
         self._ended: Future[None] = Future()
+        self._answers: set[Future[Any]] = set()
+        self._ended.add_done_callback(lambda _: self._answer_nobody())
         # These belong to the loop's thread.
         self._requests: dict[str, _OpenRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -154,12 +158,29 @@ class OffloadingThread:
         self.close()
 
     def _on_loop(self, loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
-        answer = asyncio.run_coroutine_threadsafe(call, loop)
+        try:
+            answer = asyncio.run_coroutine_threadsafe(call, loop)
+        except RuntimeError as error:  # the loop is closed
+            call.close()
+            raise ClosedError(_CLOSED_MEANWHILE) from error
+        self._answers.add(answer)
+        if self._ended.done():
+            self._answer_nobody()
         try:
             return answer.result(self._step_timeout_s)
         except TimeoutError as error:
             answer.cancel()
             raise BrokenError(f"the loop's thread did not answer within {self._step_timeout_s} s") from error
+        except CancelledError as error:
+            call.close()
+            raise ClosedError(_CLOSED_MEANWHILE) from error
+        finally:
+            self._answers.discard(answer)
+
+    def _answer_nobody(self) -> None:
+        """The loop is gone, and with it who would answer."""
+        for answer in (*self._answers,):
+            answer.cancel()
 
     def _require_open(self, call: str) -> tuple[asyncio.AbstractEventLoop, asyncio.Event, OffloadingService]:
         if not self._opened.done() or self._ended.done():

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -119,6 +120,22 @@ def test_closing_aborts_what_is_open(blocks: torch.Tensor) -> None:
     offload.close()
     with pytest.raises(kv.ClosedError, match="opened once"), offload:
         pass
+
+
+def test_a_step_that_meets_a_close_by_another_thread_is_told_so(blocks: torch.Tensor) -> None:
+    def step_for_good(offload: OffloadingThread) -> None:
+        while True:
+            offload.step()
+            stepped.set()
+
+    with ThreadPoolExecutor(1) as engine:
+        for _ in range(20):
+            stepped = threading.Event()
+            with open_in_thread(SPEC, caches_of(blocks), step_timeout_s=5) as offload:
+                stepping = engine.submit(step_for_good, offload)
+                assert stepped.wait(5)
+            with pytest.raises(kv.ClosedError):
+                stepping.result()
 
 
 def test_everything_else_of_the_service_is_run_on_its_thread(offload: OffloadingThread) -> None:

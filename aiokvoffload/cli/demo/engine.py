@@ -176,6 +176,11 @@ class Engine:
         generation.task.add_done_callback(self._ended)
         return generation
 
+    def abort(self) -> None:
+        """End all requests that are open now; whoever waits for their tokens gets a `ClosedError`."""
+        for task in (*self._open,):
+            task.cancel()
+
     @property
     def is_open(self) -> bool:
         """Whether it takes requests."""
@@ -308,8 +313,7 @@ class Engine:
     ) -> None:
         if self._running is None:
             return
-        for task in (*self._open,):
-            task.cancel()
+        self.abort()
         if self._open:
             await asyncio.wait([*self._open])
         self._running.cancel()

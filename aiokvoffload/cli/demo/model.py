@@ -52,7 +52,8 @@ class PagedModel:
         block_tokens, num_blocks, decode_rows: as given.
 
     Raises:
-        ArgumentError: graphs are wanted without CUDA, or of steps that are not to be padded.
+        ArgumentError: graphs are wanted without CUDA, or of steps that are not to be padded, or there is not the memory
+            for so many blocks.
     """
 
     def __init__(
@@ -79,9 +80,14 @@ class PagedModel:
         self._graphs = DecodeGraphs(self._decode_all) if decode_graphs else None
         # The block behind the last is nobody's: padding reads it. Zeros, because a NaN would survive its weight of 0.
         shape = (num_blocks + 1, 2, block_tokens, config.num_key_value_heads, head_size)
-        self._pages = [
-            torch.zeros(shape, dtype=model.dtype, device=self._device) for _ in range(config.num_hidden_layers)
-        ]
+        try:
+            self._pages = [
+                torch.zeros(shape, dtype=model.dtype, device=self._device) for _ in range(config.num_hidden_layers)
+            ]
+        except RuntimeError as error:  # torch has no other for CPU memory
+            raise ArgumentError(
+                f"{num_blocks} blocks of {block_tokens} tokens do not fit {self._device.type} memory: {error}"
+            ) from error
 
     @property
     def kv_caches(self) -> CanonicalKVCaches:

@@ -40,11 +40,11 @@ def parse_chat(body: bytes) -> ChatRequest:
     """
     try:
         fields = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(f"the body must be JSON: {error}") from error
     if not isinstance(fields, dict):
         raise ArgumentError(f"the body must be a JSON object, got {type(fields).__name__}")
-    if fields.get("n", 1) != 1 or fields.get("stop") or fields.get("tools"):
+    if fields.get("n") not in (None, 1) or fields.get("stop") or fields.get("tools"):
         raise ArgumentError("n above 1, stop and tools are not supported")
     max_tokens = _field(fields, "max_completion_tokens", int, _field(fields, "max_tokens", int, DEFAULT_MAX_TOKENS))
     if max_tokens < 1:
@@ -84,7 +84,16 @@ def _message(value: Any, index: int) -> dict[str, str]:
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise ArgumentError(f"messages[{index}].content must be text, got {content!r:.100}")
-    return {"role": value["role"], "content": content}
+    return {"role": _encodable(value["role"], index), "content": _encodable(content, index)}
+
+
+def _encodable(text: str, index: int) -> str:
+    """JSON can escape half a character, of which no bytes and so no tokens can be made."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"messages[{index}] must be text that has an encoding: {error.reason}") from error
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,23 +174,29 @@ class TextPieces:
 
     def __init__(self, decode: Any) -> None:
         self._decode = decode
-        self._tokens: list[int] = []
-        self._sent = 0
+        # Decoded again with what follows, because a token's text may depend on the one before; all of them would take
+        # milliseconds of the loop for each token of a long answer.
+        self._context: list[int] = []
+        self._held: list[int] = []
+        self._count = 0
 
     def add(self, token: int) -> str:
         """The text that is certain by now and was not given yet."""
-        self._tokens.append(token)
-        return "" if (text := self._decode(self._tokens)).endswith("\ufffd") else self._rest(text)
+        self._held.append(token)
+        self._count += 1
+        if self._decode(self._context + self._held).endswith("\ufffd"):
+            return ""
+        return self.end()
 
     def end(self) -> str:
         """What was held back."""
-        return self._rest(self._decode(self._tokens))
+        before = len(self._decode(self._context))
+        text: str = self._decode(self._context + self._held)[before:]
+        if self._held:
+            self._context, self._held = self._held, []
+        return text
 
     @property
     def count(self) -> int:
         """Tokens so far."""
-        return len(self._tokens)
-
-    def _rest(self, text: str) -> str:
-        rest, self._sent = text[self._sent :], len(text)
-        return rest
+        return self._count

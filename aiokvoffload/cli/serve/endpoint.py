@@ -1,11 +1,13 @@
 """The routes. Knows HTTP and when a client has left; what is said is in `chat`, who answers is the engine."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -56,7 +58,7 @@ def make_endpoint(served: Served) -> Starlette:
         Route("/health", _health(served)),
         Route("/metrics", _metrics(served)),
     ]
-    return Starlette(routes=routes)
+    return Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
 
 
 class _Chat:
@@ -78,8 +80,10 @@ class _Chat:
             await _refusal(error)(scope, receive, send)
             return
         answer = self._stream if chat.stream else self._whole
-        async with generation:  # however the answer ends, its request does too
-            await _until_disconnect(receive, answer(chat, generation, scope, receive, send))
+        # Only a server that ends cancels this, when a client takes nothing: raised, that would be logged as our fault.
+        with contextlib.suppress(asyncio.CancelledError):
+            async with generation:  # however the answer ends, its request does too
+                await _until_disconnect(receive, answer(chat, generation, scope, receive, send))
 
     async def _whole(
         self, chat: ChatRequest, generation: Generation, scope: Scope, receive: Receive, send: Send
@@ -114,6 +118,13 @@ class _Chat:
         if chat.include_usage:
             await send(_part(completion.usage(_usage(generation, pieces.count))))
         await send(_part(DONE, last=True))
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    message = f"{request.method} {request.url.path}: {error.detail}; docs/cli.md lists what is served"
+    return JSONResponse(error_record(message, kind="invalid_request_error"), error.status_code, headers=error.headers)
 
 
 def _models(served: Served) -> Callable[[Request], Awaitable[Response]]:

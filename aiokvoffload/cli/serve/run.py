@@ -1,6 +1,7 @@
 """Everything behind the endpoint, set up in order and taken down in the other: model, service, engine, HTTP server."""
 
 import asyncio
+import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import uvicorn
+from starlette.applications import Starlette
 
 from aiokvoffload.cli.demo.costs import read_costs
 from aiokvoffload.cli.demo.engine import Engine, EngineConfig, Hit, load_always
@@ -18,6 +20,8 @@ from aiokvoffload.errors import ArgumentError
 
 GRACE_S = 5
 """How long answers may go on after the server was told to end."""
+LEAVE_S = 1
+"""How long after that clients may take to hear of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +92,42 @@ async def serve(options: ServeOptions) -> None:
         service = open_service(model, storage, device=options.device, namespace=namespace)
         async with service as offload, Engine(model, config, offload=offload) as engine:
             endpoint = make_endpoint(Served(options.model, checkpoint.text, engine, offload))
-            server = uvicorn.Server(
-                uvicorn.Config(endpoint, lifespan="off", log_level="warning", timeout_graceful_shutdown=GRACE_S)
-            )
-            print(f"serving {options.model} at http://{options.host}:{listener.getsockname()[1]}/v1", flush=True)
+            server = _Server(endpoint, engine)
+            signal.signal(signal.SIGTERM, server.end)
+            print(f"serving {options.model} at http://{_address(options.host, listener)}/v1", flush=True)
             await server.serve([listener])
 
 
+class _Server(uvicorn.Server):
+    """Aborts the answers that take too long when it is told to end, so that each client is told why."""
+
+    def __init__(self, endpoint: Starlette, engine: Engine) -> None:
+        grace_s = GRACE_S + LEAVE_S
+        super().__init__(
+            uvicorn.Config(endpoint, lifespan="off", log_level="warning", timeout_graceful_shutdown=grace_s)
+        )
+        self._engine = engine
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        aborting = asyncio.get_running_loop().call_later(GRACE_S, self._engine.abort)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            aborting.cancel()
+
+    def end(self, *_: object) -> None:
+        """As the handler of a signal that uvicorn raises again when it has ended: engine and service end after it."""
+        self.should_exit = True
+
+
 def _listen(host: str, port: int) -> socket.socket:
+    if not host:  # a socket takes that for every address of the machine
+        raise ArgumentError("--host must have a name: 127.0.0.1 for this machine alone, 0.0.0.0 for all that reach it")
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise ArgumentError(f"--host {host} --port {port} cannot be listened on: {error.strerror}") from error
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    return f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from aiokvoffload.cli.demo.model import PagedModel, Row
+from aiokvoffload.errors import ArgumentError
 from tests.cli.demo.tiny import BLOCK_TOKENS, random_tokens, tiny_llama
 
 PROMPT = random_tokens("a prompt", 60)
@@ -58,3 +59,8 @@ def test_the_library_sees_one_tensor_for_each_layer_and_not_the_padding() -> Non
     assert len(caches.tensors) == len(caches.group_data_refs[0]) == 2
     assert all(len(entry.tensor) == 12 and entry.tensor.is_contiguous() for entry in caches.tensors)
     assert model.block_bytes == sum(entry.page_size_bytes for entry in caches.tensors)
+
+
+def test_more_blocks_than_there_is_memory_for_are_the_callers_fault() -> None:
+    with pytest.raises(ArgumentError, match="1099511627776 blocks of 8 tokens do not fit cpu memory"):
+        PagedModel(tiny_llama(), num_blocks=1 << 40, block_tokens=BLOCK_TOKENS)

@@ -16,6 +16,18 @@ def test_what_was_held_back_is_sent_at_the_end() -> None:
     assert pieces.end() == "\ufffd"
 
 
+def test_a_token_late_in_an_answer_takes_no_longer_than_an_early_one() -> None:
+    lengths: set[int] = set()
+
+    def decode(tokens: list[int]) -> str:
+        lengths.add(len(tokens))
+        return bytes(tokens).decode(errors="replace")
+
+    pieces, text = TextPieces(decode), "aé→🙂" * 100
+    assert "".join([*map(pieces.add, text.encode()), pieces.end()]) == text
+    assert (max(lengths), pieces.count) == (3 + 4, len(text.encode()))
+
+
 def test_the_newer_name_of_the_limit_counts_and_sampling_is_ignored() -> None:
     body = {
         "model": "m",
@@ -28,6 +40,12 @@ def test_the_newer_name_of_the_limit_counts_and_sampling_is_ignored() -> None:
     chat = parse_chat(json.dumps(body).encode())
     assert (chat.max_tokens, chat.stream, chat.include_usage) == (7, False, True)
     assert chat.messages == [{"role": "user", "content": "one two"}]
+
+
+def test_a_field_that_is_null_is_as_good_as_missing() -> None:
+    names = ("n", "stop", "tools", "max_tokens", "max_completion_tokens", "stream", "stream_options")
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    assert parse_chat(json.dumps({**body, **dict.fromkeys(names)}).encode()) == parse_chat(json.dumps(body).encode())
 
 
 def test_an_event_is_one_line_of_json() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import httpx
 import openai
 import pytest
 import uvicorn
+from starlette.types import Message
 
 import aiokvoffload as kv
 from aiokvoffload.cli.demo.checkpoints import Text
@@ -141,11 +143,41 @@ async def test_a_client_that_leaves_before_its_first_token_aborts_its_request() 
         await idle(rig.engine)
 
 
+async def test_a_server_that_ends_gives_a_client_up_that_takes_nothing() -> None:
+    """uvicorn cancels it then, and would log a traceback for a cancellation that comes out."""
+    async with serving() as rig:
+        sending = asyncio.Event()
+
+        async def receive() -> Message:
+            if sending.is_set():
+                await asyncio.Event().wait()
+            body = {"model": "tiny", "messages": question(), "max_tokens": 500, "stream": True}
+            return {"type": "http.request", "body": json.dumps(body).encode()}
+
+        async def send(_: Message) -> None:
+            sending.set()
+            await asyncio.Event().wait()
+
+        endpoint = make_endpoint(Served("tiny", Letters(), rig.engine, rig.offload))
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": [], "query_string": b""}
+        answering = asyncio.create_task(endpoint(scope, receive, send))
+        await sending.wait()
+        answering.cancel()
+        await answering
+        await idle(rig.engine)
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
         (b"{", "the body must be JSON"),
         (b"[]", "must be a JSON object, got list"),
+        (b"[" * 100_000, "the body must be JSON"),
+        (
+            b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}]}',
+            "must be text that has an encoding",
+        ),
+        (b'{"model": "tiny", "messages": [{"role": "\\ud800", "content": ""}]}', "must be text that has an encoding"),
         (b'{"model": "tiny"}', "one message at least"),
         (b'{"model": "tiny", "messages": [{"role": 1}]}', "messages[0] must have a role"),
         (b'{"model": "tiny", "messages": [{"role": "user", "content": 1}]}', "messages[0].content must be text"),
@@ -163,6 +195,15 @@ async def test_what_cannot_be_answered_is_status_400_and_says_why(body: bytes, r
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
     assert reason in response.json()["error"]["message"]
+
+
+async def test_what_is_not_served_is_said_in_the_clients_terms() -> None:
+    async with serving() as rig, httpx.AsyncClient() as client:
+        with pytest.raises(openai.NotFoundError, match="POST /v1/completions: Not Found"):
+            await rig.client.completions.create(model="tiny", prompt="?")
+        response = await client.get(f"{rig.url}/v1/chat/completions")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
+    assert "Method Not Allowed" in response.json()["error"]["message"]
 
 
 async def test_more_requests_than_are_allowed_get_status_429() -> None:

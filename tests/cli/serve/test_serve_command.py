@@ -1,4 +1,7 @@
+import contextlib
+import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -30,6 +33,35 @@ def test_the_command_serves_on_loopback_until_it_is_interrupted(tmp_path: Path) 
     assert (server.returncode, errors) == (130, "aiokvoffload: interrupted\n")
 
 
+@pytest.mark.parametrize(("told", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_an_answer_that_outlasts_the_servers_patience_is_told_so(told: signal.Signals, status: int) -> None:
+    code = (
+        "import sys; from aiokvoffload.cli.main import main; from aiokvoffload.cli.serve import run; run.GRACE_S = 0.3;"
+        "sys.argv[1:] = 'serve --model random --device host --port 0 --cpu-bytes 16MiB'.split(); sys.exit(main())"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
+        assert server.stdout is not None
+        address = server.stdout.readline().split("/")[2]
+        with contextlib.closing(http.client.HTTPConnection(address, timeout=30)) as client:
+            body = {"model": "random", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8000}
+            client.request("POST", "/v1/chat/completions", json.dumps(body))
+            wait_for_a_request(f"http://{address}/metrics")
+            server.send_signal(told)
+            answer = client.getresponse()
+            error = json.load(answer)["error"]
+        _, errors = server.communicate(timeout=30)
+    assert (answer.status, error["type"]) == (503, "closed")
+    assert (server.returncode, "Traceback" in errors) == (status, False)
+
+
+def wait_for_a_request(url: str) -> None:
+    while True:
+        with urllib.request.urlopen(url, timeout=30) as metrics:  # noqa: S310
+            if b"\naiokvoffload_requests 1.0\n" in metrics.read():
+                return
+
+
 def test_an_address_in_use_is_one_line_and_status_2() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -39,6 +71,28 @@ def test_an_address_in_use_is_one_line_and_status_2() -> None:
         f"aiokvoffload: --host 127.0.0.1 --port {port} cannot be listened on: Address already"
     )
     assert result.stderr.count("\n") == 1
+
+
+def test_a_host_without_a_name_is_not_every_address() -> None:
+    result = subprocess.run([*COMMAND, "--host", "", "--port", "0"], capture_output=True, text=True, check=False)  # noqa: S603
+    assert result.returncode == 2
+    assert result.stderr.startswith("aiokvoffload: --host must have a name")
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="needs an IPv6 loopback")
+def test_an_address_with_colons_is_written_as_a_url_wants_it() -> None:
+    command = [*COMMAND, "--host", "::1", "--port", "0", "--cpu-bytes", "16MiB"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        server.kill()
+    assert re.fullmatch(r"serving random at http://\[::1\]:\d+/v1\n", line)
 
 
 @pytest.mark.parametrize("option", [["--disk-bytes", "1GiB"], ["--disk-dir", "somewhere"]])
