@@ -22,7 +22,7 @@ PAUSE_S = 0.0005
 """Between two pieces. The driver has one lock: a loop that wants to record an event waited for several registrations
 in a row, 10 ms at the median, where one followed the other at once (I10)."""
 INTERLUDE_AFTER_S = 5.0
-"""Little memory is ready by then, and much takes minutes, which what the interlude is for should not wait for."""
+"""A few dozen GiB are ready by then; more takes minutes, which what the interlude is for should not wait for."""
 
 
 class ArenaGrowth:
@@ -30,7 +30,7 @@ class ArenaGrowth:
 
     Args:
         arenas: those with their first pieces ready, or all of them.
-        interlude: what the thread does between two pieces, after a second, or after the last one.
+        interlude: what the thread does between two pieces, after some seconds, or after the last one.
 
     Attributes:
         state: how far it has come; a new record after each change, to be read from any thread.
