@@ -60,6 +60,13 @@ def library_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("aiokvoffload")}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def process_has_its_signal_pipe() -> None:
+    """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a test leaves."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.sleep(0))
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test after which a task, thread, descriptor, host or GPU byte of the library is left over."""

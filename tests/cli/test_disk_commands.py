@@ -10,15 +10,8 @@ from typer.testing import CliRunner
 
 from aiokvoffload.cli.app import app
 from aiokvoffload.cli.fio import Fio
-from aiokvoffload.cli.shell import run
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES
 from tests.tiering.disk.rig import CHUNK_BYTES, disk_rig
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_has_its_signal_pipe() -> None:
-    """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a command leaves."""
-    run(asyncio.sleep(0))
 
 
 @pytest.fixture

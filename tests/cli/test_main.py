@@ -20,12 +20,6 @@ from aiokvoffload.errors import BrokenError
 GARBLED = '{"hash_ids": [0]}\n{"hash_ids": [0,\n'
 
 
-@pytest.fixture(scope="module", autouse=True)
-def process_has_its_signal_pipe() -> None:
-    """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a command leaves."""
-    run(asyncio.sleep(0))
-
-
 @pytest.fixture
 def runner() -> CliRunner:
     return CliRunner()

@@ -15,18 +15,10 @@ from typer.testing import CliRunner
 from aiokvoffload.cli import top
 from aiokvoffload.cli.app import app
 from aiokvoffload.cli.scrape import NoAnswerError, Scrape, parse
-from aiokvoffload.cli.shell import run
 from aiokvoffload.cli.top import TopFigures, figures, look_once, watch
 from aiokvoffload.cli.top_view import view
 from aiokvoffload.metrics import serve_metrics
 from tests.metrics.scene import BLOCK_BYTES, get, keys_of, used_service
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_has_its_signal_pipe() -> None:
-    """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a command leaves."""
-    run(asyncio.sleep(0))
-
 
 COMMAND = [sys.executable, "-m", "aiokvoffload", "top"]
 

@@ -8,7 +8,6 @@ import random
 from abc import ABC, abstractmethod
 from typing import Any
 
-import pytest
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,12 +22,6 @@ from tests.tiering.stage import DeepStage, settle
 CHAINS = [keys_of(6, name=f"chain-{number}") for number in range(6)]
 EVERY_KEY = [key for chain in CHAINS for key in chain]
 LOOPBACK = "tcp://127.0.0.1:*"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def uvloop_has_its_pipe() -> None:
-    """It opens one for the life of the process with its first loop, which is nobody's leak."""
-    uvloop.new_event_loop().close()
 
 
 def truth(stage: DeepStage) -> dict[str, set[OffloadKey]]:

@@ -1,6 +1,5 @@
 """An engine whose loop is a plain thread: one hop each way for a step, whatever it asks."""
 
-import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,13 +53,6 @@ def until_told(
     while not {id(call) for call in calls} <= {id(each.call) for each in told if each.stage is CallStage.ENDED}:
         told += offload.step()
     return told
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_has_its_signal_pipe() -> None:
-    """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a service leaves."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.sleep(0))
 
 
 def test_what_one_step_stores_a_later_one_finds_and_loads(offload: OffloadingThread, blocks: torch.Tensor) -> None:

@@ -1,4 +1,3 @@
-import asyncio
 import json
 import subprocess
 import sys
@@ -10,15 +9,8 @@ from typer.testing import CliRunner
 
 from aiokvoffload.cli.app import app
 from aiokvoffload.cli.demo.report import DemoReport, plot_demo
-from aiokvoffload.cli.shell import run
 
 QUICK = ["--model", "random", "--device", "host", "--turns", "1", "--conversations", "2", "--answer-tokens", "4"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_has_its_signal_pipe() -> None:
-    """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a command leaves."""
-    run(asyncio.sleep(0))
 
 
 def figures(**changed: object) -> DemoReport:
