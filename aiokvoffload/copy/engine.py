@@ -9,11 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from aiokvoffload.base import Stream
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.plan import CopyPlan, plan_copies
 from aiokvoffload.copy.selection import Selection
 from aiokvoffload.copy.staging import Staging
+from aiokvoffload.copy.turns import Turns
 from aiokvoffload.errors import OffloadError
 
 RUNS_PER_STEP = 128
@@ -46,11 +49,13 @@ class Lane:
         direction: of all its jobs.
         stream: where each of them ends.
         staging: a stream for their first stage and memory between the stages, where the engine has stages.
+        turns: when copies by DMA let others' come in between; `None` never does.
     """
 
     direction: Direction
     stream: Stream
     staging: Staging | None = None
+    turns: Turns | None = None
 
 
 class Copies(ABC):
@@ -111,7 +116,7 @@ class RunEngine(CopyEngine):
 
     def plan(self, selection: Selection, lane: Lane) -> Copies:
         """Turn the job into runs, adjacent fragments merged."""
-        return RunCopies(self, plan_copies(lane.direction, selection), lane.stream)
+        return RunCopies(self, plan_copies(lane.direction, selection), lane)
 
     @abstractmethod
     def copy(self, plan: CopyPlan, stream: Stream, *, ordered: bool) -> None:
@@ -123,22 +128,42 @@ class RunEngine(CopyEngine):
 
 
 class RunCopies(Copies):
-    """Runs of one job in one stream."""
+    """Runs of one job, one after the other."""
 
-    def __init__(self, engine: RunEngine, plan: CopyPlan, stream: Stream) -> None:
-        self.first_stream = stream
-        self._engine, self._plan = engine, plan
+    def __init__(self, engine: RunEngine, plan: CopyPlan, lane: Lane) -> None:
+        self.first_stream = lane.stream
+        self._engine, self._plan, self._turns = engine, plan, lane.turns
 
     def enqueue(self, *, ordered: bool) -> Iterator[Step]:
         """Some runs in each step."""
-        step = self._engine.runs_per_step
-        for start in range(0, len(self._plan), step):
-            try:
-                piece = self._plan.part(start, start + step)
-                self._engine.copy(piece, self.first_stream, ordered=ordered)
-            except PartialCopyError as error:
-                raise PartialCopyError(str(error), start + error.runs_enqueued) from error
-            yield Step.GAVE_WAY
+        try:
+            for start, stop in self._steps():
+                piece = self._plan.part(start, stop)
+                stream = self._stream_for(piece)
+                try:
+                    self._engine.copy(piece, stream, ordered=ordered)
+                except PartialCopyError as error:
+                    raise PartialCopyError(str(error), start + error.runs_enqueued) from error
+                yield Step.GAVE_WAY
+        finally:
+            if self._turns is not None:
+                self._turns.rejoin(self.first_stream)
+
+    def _steps(self) -> Iterator[tuple[int, int]]:
+        """Ranges of runs: not too many, and with turns no more bytes than one of them."""
+        most, start, ends = self._engine.runs_per_step, 0, np.cumsum(self._plan.sizes)
+        while start < len(ends):
+            stop = min(start + most, len(ends))
+            if self._turns is not None:
+                limit = int(ends[start - 1]) * (start > 0) + self._turns.turn_bytes
+                stop = min(stop, max(start + 1, int(np.searchsorted(ends, limit, side="right"))))
+            yield start, stop
+            start = stop
+
+    def _stream_for(self, piece: CopyPlan) -> Stream:
+        if self._turns is None:
+            return self.first_stream
+        return self._turns.next(self.first_stream, int(piece.sizes.sum()))
 
     def whole_chunks_before(self, run: int) -> int:
         """From the plan."""

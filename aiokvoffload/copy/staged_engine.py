@@ -53,12 +53,13 @@ class StagedCopies(Copies):
     def __init__(self, selection: Selection, lane: Lane) -> None:
         if lane.staging is None:
             raise InternalError(f"{lane!r} has no staging")
-        self._staging, self._backend = lane.staging, lane.staging.backend
+        self._staging, self._backend, self._turns = lane.staging, lane.staging.backend, lane.turns
         self._stores = lane.direction is Direction.STORE
         # What has no stages begins where it ends: nothing would keep its end from coming before its beginning.
-        self.first_stream, self._last_stream = lane.staging.stream if selection.parts else lane.stream, lane.stream
+        self.first_stream = lane.staging.stream if selection.parts else lane.stream
         self.sources_stream = self.first_stream if self._stores and selection.parts else None
-        self._kernel_stream = self.first_stream if self._stores else self._last_stream
+        streams = (self.first_stream, lane.stream)
+        self._kernel_stream, self._dma_stream = streams if self._stores else reversed(streams)
         self._parts: list[SegmentedPart] = []
         segments = 0
         for selected in selection.parts:
@@ -78,14 +79,17 @@ class StagedCopies(Copies):
     def enqueue(self, *, ordered: bool) -> Iterator[Step]:
         """One segment in each step."""
         done = 0
-        for part in self._parts:
-            for segments in part.slices(self._staging.max_pairs):
-                try:
+        try:
+            for part in self._parts:
+                for segments in part.slices(self._staging.max_pairs):
                     for step in self._enqueue_slice(part, segments, ordered=ordered):
                         yield step
                         done += step is not Step.WAITS
-                except (OSError, OffloadError) as error:
-                    raise PartialCopyError(str(error), done) from error
+        except (OSError, OffloadError) as error:
+            raise PartialCopyError(str(error), done) from error
+        finally:
+            if self._turns is not None:
+                self._turns.rejoin(self._dma_stream)
 
     def _enqueue_slice(self, part: SegmentedPart, segments: range, *, ordered: bool) -> Iterator[Step]:
         ring = self._staging.descriptors
@@ -107,7 +111,8 @@ class StagedCopies(Copies):
 
     def _enqueue_segment(self, part: SegmentedPart, index: int, blocks_ptr: int, *, ordered: bool) -> bool:
         """Whatever fails, the segment is used again only after what was enqueued has ended."""
-        backend, first, last, segment = self._backend, self.first_stream, self._last_stream, self._staging.take()
+        backend, segment, dma = self._backend, self._staging.take(), self._dma_stream_for(part, index)
+        first, last = (self._kernel_stream, dma) if self._stores else (dma, self._kernel_stream)
         backend.wait(first, segment.emptied)
         # What a failure leaves half done here is followed, in the same stream, by whoever fills the segment next.
         if self._stores:
@@ -125,6 +130,12 @@ class StagedCopies(Copies):
         finally:
             segment.emptied = backend.record(last, segment.emptied)
         return gave_way
+
+    def _dma_stream_for(self, part: SegmentedPart, index: int) -> Stream:
+        if self._turns is None:
+            return self._dma_stream
+        sizes = part.runs.sizes[part.first_runs[index] : part.first_runs[index + 1]]
+        return self._turns.next(self._dma_stream, int(sizes.sum()))
 
     def _move(self, part: SegmentedPart, index: int, blocks_ptr: int, stream: Stream) -> None:
         tiles = part.ranges[index]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from aiokvoffload.base import Stream, TransferResult
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engine import CopyEngine, Lane, PartialCopyError, Step
+from aiokvoffload.copy.turns import Turns
 from aiokvoffload.cpu.jobs import Job
 from aiokvoffload.cpu.worker_statistics import DirectionStatistics
 from aiokvoffload.device.base import Device
@@ -29,6 +30,7 @@ class SingleDirectionOffloadingHandler:
         engine: enqueues the copies.
         priority: of the stream.
         staging_bytes: most GPU memory for staging.
+        turn_bytes: copied before others' copies may come in between; 0 never lets them.
 
     Raises:
         ConfigError: the memory for staging cannot be had.
@@ -43,12 +45,14 @@ class SingleDirectionOffloadingHandler:
         engine: CopyEngine,
         priority: int = 0,
         staging_bytes: int = 0,
+        turn_bytes: int = 0,
     ) -> None:
         self.name, self.direction = name, direction
         self._device, self._engine = device, engine
         self._stream: Stream = device.create_stream(priority=priority)
         try:
-            self._lane = Lane(direction, self._stream, engine.open_staging(direction, staging_bytes))
+            turns = Turns(device, turn_bytes, priority=priority) if turn_bytes else None
+            self._lane = Lane(direction, self._stream, engine.open_staging(direction, staging_bytes), turns)
         except BaseException:
             device.destroy_stream(self._stream)
             raise
@@ -164,6 +168,8 @@ class SingleDirectionOffloadingHandler:
     def close(self) -> None:
         """Give the streams and the staging back; all their work must have ended."""
         self._device.destroy_stream(self._stream)
+        if self._lane.turns is not None:
+            self._lane.turns.close()
         if self._lane.staging is not None:
             self._device.destroy_stream(self._lane.staging.stream)
             self._lane.staging.close()

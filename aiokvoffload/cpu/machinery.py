@@ -118,7 +118,7 @@ class Machinery:
                 num_slots=num_slots,
                 num_physical_blocks=layout.num_physical_blocks,
             )
-            self.handlers = tuple(self._open_handlers(undo, copy.staging_bytes))
+            self.handlers = tuple(self._open_handlers(undo, copy))
             device.synchronize_clock()
             self.submissions = (SubmissionThread("loads", 2), SubmissionThread("stores", 1))
             undo.pop_all()
@@ -134,7 +134,7 @@ class Machinery:
         else:
             self._engine = engine
 
-    def _open_handlers(self, undo: ExitStack, staging_bytes: int) -> Iterator[SingleDirectionOffloadingHandler]:
+    def _open_handlers(self, undo: ExitStack, copy: CopyConfig) -> Iterator[SingleDirectionOffloadingHandler]:
         for name, direction, priority, eighths in _HANDLERS:
             handler = SingleDirectionOffloadingHandler(
                 name,
@@ -142,7 +142,8 @@ class Machinery:
                 device=self._device,
                 engine=self._engine,
                 priority=priority,
-                staging_bytes=staging_bytes * eighths // 8,
+                staging_bytes=copy.staging_bytes * eighths // 8,
+                turn_bytes=copy.turn_bytes,
             )
             undo.callback(handler.close)
             yield handler

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from aiokvoffload.copy.layout import lay_out
 from aiokvoffload.copy.routes import make_routes
 from aiokvoffload.copy.selection import Selection, Selector
 from aiokvoffload.copy.staged_engine import NUM_SEGMENTS, StagedCopies
+from aiokvoffload.copy.turns import Turns
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.device.base import Device
 from aiokvoffload.device.host import HostDevice
@@ -28,6 +30,7 @@ from aiokvoffload.testing import ManualDevice
 from aiokvoffload.testing.memory import make_kv_caches
 
 SMALL_STAGING_BYTES = 512 << 10
+TURN_BYTES = 300 << 10
 
 
 class Bench:
@@ -56,7 +59,8 @@ class Bench:
         assert self.engine.name == name
         for direction in Direction:
             staging = self.engine.open_staging(direction, SMALL_STAGING_BYTES)
-            self.lanes[direction] = Lane(direction, self.device.create_stream(), staging)
+            turns = Turns(self.device, TURN_BYTES)
+            self.lanes[direction] = Lane(direction, self.device.create_stream(), staging, turns)
 
     def select(self, direction: Direction, blocks: Ids, slots: Ids, skipped: int = 0) -> Selection:
         return self.selector.select(direction, GPULoadStoreSpec(blocks, None, [skipped]), slots)
@@ -164,7 +168,8 @@ def test_every_byte_comes_there_and_back_on_cuda(name: str, page_bytes: list[int
     bench.engine = choose_engine(bench.device, bench.layout, [bench.arena], config)
     for direction in Direction:
         staging = bench.engine.open_staging(direction, SMALL_STAGING_BYTES)
-        bench.lanes[direction] = Lane(direction, bench.device.create_stream(), staging)
+        turns = Turns(bench.device, TURN_BYTES)
+        bench.lanes[direction] = Lane(direction, bench.device.create_stream(), staging, turns)
     for slots in (np.arange(40), np.random.default_rng(1).permutation(40)[:33]):
         check_both_ways(bench, slots, 1, 2)
     bench.close()
@@ -176,7 +181,7 @@ def test_a_job_larger_than_the_ring_flows_through_it_and_a_segment_is_emptied_be
 ) -> None:
     """Fault 5: however far the first stage's stream gets, it stops at the segment that the second has not read."""
     with benched(ManualDevice(), [60_000], num_slots=16) as bench:
-        lane = bench.lanes[direction]
+        lane = replace(bench.lanes[direction], turns=None)  # so that each stage has one stream
         assert lane.staging is not None
         copies = bench.engine.plan(bench.select(direction, np.arange(32), np.arange(16)), lane)
         assert [step for step in copies.enqueue(ordered=True) if step is Step.WAITS] == []
