@@ -22,8 +22,11 @@ LAUNCH_S = 20e-6
 """What it takes to give a kernel its descriptors."""
 FEW_RUNS = 8
 """No more than these cost less than a stage between or a launch, whatever they are; looking closer takes as long."""
-DIRECT_GAIN = 1.03
-"""How much faster the direct kernel must be: it slows the model down more than the others do."""
+DRIVER_SHARE = 1 / 3
+"""The driver has one lock: a third of its time is for stores, a third for loads, and a third for the model's launches.
+Copies that need more would not slow themselves down only."""
+DIRECT_GAIN = 1.2
+"""How much faster the direct kernel must be: while it runs, the model's kernels do not get the processors it is on."""
 
 
 class JobShape(NamedTuple):
@@ -64,10 +67,12 @@ class AutoEngine(CopyEngine):
     def choose(self, job: JobShape, direction: Direction) -> CopyEngine:
         """The engine with the least estimate."""
         costs = self._costs.of(direction)
-        dma_s = job.size_bytes / costs.bytes_per_s
+        dma_s, driver_s = job.size_bytes / costs.bytes_per_s, costs.host_run_s / DRIVER_SHARE
         runs_s = dma_s + costs.runs_s(job.runs, job.size_bytes)
         staged_s = dma_s + job.slot_runs * costs.slot_run_s + STAGE_S
-        by_dma, by_dma_s = (self._engines.runs, runs_s) if runs_s <= staged_s else (self._engines.staged, staged_s)
+        by_dma, by_dma_s = self._engines.runs, runs_s
+        if max(staged_s, driver_s * job.slot_runs) < max(runs_s, driver_s * job.runs):
+            by_dma, by_dma_s = self._engines.staged, staged_s
         if (job.size_bytes / costs.kernel_bytes_per_s + LAUNCH_S) * DIRECT_GAIN < by_dma_s:
             return self._engines.direct
         return by_dma

@@ -4,6 +4,7 @@ Knows how to time an engine; knows nothing of how any of them copies.
 """
 
 import contextlib
+import time
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
@@ -73,6 +74,7 @@ def _costs_of(direction: Direction, scratches: Sequence["Scratch"], engines: Eng
         bytes_per_s=SCRATCH_BYTES / whole_s,
         short_run_s=max(0.0, short.seconds(engines.runs, direction) - whole_s) / short.num_rows,
         long_run_s=max(0.0, long.seconds(engines.runs, direction) - whole_s) / long.num_rows,
+        host_run_s=middle.host_seconds(engines.runs, direction) / middle.num_rows,
         slot_run_s=max(0.0, middle.seconds(engines.staged, direction) - one_run_s) / middle.num_rows,
         kernel_bytes_per_s=SCRATCH_BYTES / short.seconds(engines.direct, direction),
     )
@@ -115,15 +117,30 @@ class Scratch:
 
     def seconds(self, engine: CopyEngine, direction: Direction, *, adjacent: bool = False) -> float:
         """Seconds that copying all rows, in one run or with no two adjacent, adds to others; the median of a few."""
-        rows = np.arange(self.num_rows)
-        slots = rows if adjacent else rows[::-1]
-        selection = self._selector.select(direction, GPULoadStoreSpec(rows), slots)
-        lane = Lane(direction, self._device.create_stream(), self._staging)
+        selection, lane = self._job(direction, adjacent=adjacent)
         times_s = [
             self._time(engine, selection, lane, jobs=1 + MORE_JOBS) - self._time(engine, selection, lane, jobs=1)
             for _ in range(WARM_UPS + REPEAT)
         ]
         return max(median(times_s[WARM_UPS:]) / MORE_JOBS, MIN_SECONDS)
+
+    def host_seconds(self, engine: CopyEngine, direction: Direction) -> float:
+        """Seconds that this thread needs to enqueue such a copy, no two rows adjacent; the median of a few."""
+        selection, lane = self._job(direction, adjacent=False)
+        times_s = []
+        for _ in range(WARM_UPS + REPEAT):
+            copies = engine.plan(selection, lane)
+            began_s = time.perf_counter()
+            for _ in copies.enqueue(ordered=True):
+                pass
+            times_s.append(time.perf_counter() - began_s)
+            self._device.record(lane.stream).synchronize()
+        return median(times_s[WARM_UPS:])
+
+    def _job(self, direction: Direction, *, adjacent: bool) -> tuple[Selection, Lane]:
+        rows = np.arange(self.num_rows)
+        selection = self._selector.select(direction, GPULoadStoreSpec(rows), rows if adjacent else rows[::-1])
+        return selection, Lane(direction, self._device.create_stream(), self._staging)
 
     def _time(self, engine: CopyEngine, selection: Selection, lane: Lane, *, jobs: int) -> float:
         start = self._device.record(lane.stream)

@@ -25,6 +25,7 @@ class DirectionCosts:
         bytes_per_s: of one long copy by DMA.
         short_run_s: what a run below `SHORT_RUN_BYTES` takes beyond its bytes.
         long_run_s: what a longer one does.
+        host_run_s: of the submitting thread, in the driver, for each run.
         slot_run_s: what a run of `SHORT_RUN_BYTES` between the ring and slots takes beyond its bytes.
         kernel_bytes_per_s: of the direct kernel.
     """
@@ -32,6 +33,7 @@ class DirectionCosts:
     bytes_per_s: float
     short_run_s: float
     long_run_s: float
+    host_run_s: float
     slot_run_s: float
     kernel_bytes_per_s: float
 

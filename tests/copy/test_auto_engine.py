@@ -1,5 +1,7 @@
 """The choice: whatever this machine was measured to do, the job's shape decides."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,12 @@ from aiokvoffload.errors import ConfigError
 from tests.copy.memory import Memory, caches_of
 
 MEASURED = DirectionCosts(
-    bytes_per_s=54e9, short_run_s=0.8e-6, long_run_s=0.7e-6, slot_run_s=0.5e-6, kernel_bytes_per_s=50e9
+    bytes_per_s=54e9,
+    short_run_s=0.8e-6,
+    long_run_s=0.7e-6,
+    host_run_s=0.4e-6,
+    slot_run_s=0.5e-6,
+    kernel_bytes_per_s=50e9,
 )
 MIB, KIB = 1 << 20, 1 << 10
 
@@ -47,6 +54,15 @@ def test_fragments_runs_of_slots_and_bytes_choose_the_engine(
     auto = AutoEngine(engines_on(device), CopyCosts(device_name="test", store=MEASURED, load=MEASURED))
     job = JobShape(256 * MIB, 256 * MIB // fragment_bytes, 256 * MIB // slot_run_bytes)
     assert auto.choose(job, direction).name == expected
+    device.close()
+
+
+@pytest.mark.parametrize(("host_run_s", "expected"), [(0.1e-6, "host"), (0.8e-6, "staged")])
+def test_runs_that_would_keep_the_driver_from_others_are_staged(host_run_s: float, expected: str) -> None:
+    device = HostDevice()
+    costs = replace(MEASURED, long_run_s=0.0, host_run_s=host_run_s)
+    auto = AutoEngine(engines_on(device), CopyCosts(device_name="test", store=costs, load=costs))
+    assert auto.choose(JobShape(256 * MIB, 4096, 128), Direction.STORE).name == expected
     device.close()
 
 
@@ -92,4 +108,5 @@ def test_calibrating_measures_both_directions_and_gives_everything_back(monkeypa
     for each in (costs.store, costs.load):
         assert min(each.bytes_per_s, each.kernel_bytes_per_s) > 0
         assert min(each.short_run_s, each.long_run_s, each.slot_run_s) >= 0
+        assert each.host_run_s > 0
     device.close()

@@ -9,8 +9,22 @@ from aiokvoffload.copy.costs import CopyCosts, DirectionCosts, read_costs, write
 
 COSTS = CopyCosts(
     device_name="H",
-    store=DirectionCosts(bytes_per_s=5e10, short_run_s=1e-6, long_run_s=5e-7, slot_run_s=3e-7, kernel_bytes_per_s=4e10),
-    load=DirectionCosts(bytes_per_s=4e10, short_run_s=2e-6, long_run_s=6e-7, slot_run_s=2e-7, kernel_bytes_per_s=3e10),
+    store=DirectionCosts(
+        bytes_per_s=5e10,
+        short_run_s=1e-6,
+        long_run_s=5e-7,
+        host_run_s=4e-7,
+        slot_run_s=3e-7,
+        kernel_bytes_per_s=4e10,
+    ),
+    load=DirectionCosts(
+        bytes_per_s=4e10,
+        short_run_s=2e-6,
+        long_run_s=6e-7,
+        host_run_s=3e-7,
+        slot_run_s=2e-7,
+        kernel_bytes_per_s=3e10,
+    ),
 )
 
 
