@@ -20,7 +20,7 @@ from aiokvoffload.errors import BrokenError, BusyError, ClosedError, OffloadErro
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.pump import Pump
 from aiokvoffload.service.results import KeyCounts
-from aiokvoffload.service.run_size import RunSize
+from aiokvoffload.service.run_size import RunSizes
 from aiokvoffload.service.running_store import RunningStore
 from aiokvoffload.tiering.chain.walk import PromotionWalk
 from aiokvoffload.tracing import Span
@@ -89,7 +89,7 @@ class Backend:
         bus: where changes are told.
         groups: the KV-cache groups.
         max_run_keys: most keys handled in one step.
-        max_run_fragments: most copies submitted in one step.
+        max_run_fragments: most copies that the loop enqueues in one step.
         max_jobs_in_flight: most jobs submitted and not ended.
         max_waiting_transfers: most flows waiting for their turn.
     """
@@ -120,10 +120,8 @@ class Backend:
         self._max_jobs_in_flight = max_jobs_in_flight
         self._max_waiting_transfers = max_waiting_transfers
         self.pump = Pump(self.has_room, bus.wait_room)
-        self.run_sizes = [
-            RunSize(min(max_run_keys, max_run_fragments // max(w.fragments_per_chunk(group_idx) for w in workers)))
-            for group_idx in range(len(groups))
-        ]
+        fragments = [max(w.fragments_per_chunk(group_idx) for w in workers) for group_idx in range(len(groups))]
+        self.run_sizes = RunSizes(max_run_keys, max_run_fragments, fragments)
         self._job_ids = itertools.count()
 
     def require_usable(self, call: str) -> None:

@@ -13,6 +13,7 @@ from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.handle import Handle
 from aiokvoffload.service.job import Job, JobOutcome
 from aiokvoffload.service.pump import Lane, Progress
+from aiokvoffload.service.run_size import RunSize
 from aiokvoffload.service.segments import Segment
 
 ResultT = TypeVar("ResultT")
@@ -59,6 +60,7 @@ class TransferFlow(ABC, Generic[ResultT]):
         self._walking = True
         # The walk itself counts as one, so that a job that ends at once does not end the flow.
         self._running = self._touching = 1
+        self._enqueued_here = False
         self._is_void = False
         self._moved_bytes = 0
         self._error = ""
@@ -97,9 +99,9 @@ class TransferFlow(ABC, Generic[ResultT]):
         if self._walking and self._segment_idx < len(self._segments):
             segment = self._segments[self._segment_idx]
             run = self._run(segment)
-            began_s = time.perf_counter()
+            began_s = time.thread_time()
             progress = self._step_run(segment, run)
-            self._backend.run_sizes[segment.group_idx].learn(len(run), time.perf_counter() - began_s)
+            self._run_size(segment).learn(len(run), time.thread_time() - began_s)
             if progress is not Progress.DONE:
                 return progress
         self._end_walk()
@@ -142,7 +144,10 @@ class TransferFlow(ABC, Generic[ResultT]):
         """What a span says of the result, and its error."""
 
     def _run(self, segment: Segment) -> Sequence[OffloadKey]:
-        return segment.keys[self._position : self._position + self._backend.run_sizes[segment.group_idx].keys]
+        return segment.keys[self._position : self._position + self._run_size(segment).keys]
+
+    def _run_size(self, segment: Segment) -> RunSize:
+        return self._backend.run_sizes.of(segment.group_idx, enqueued_here=self._enqueued_here)
 
     def _advance(self, segment: Segment, num_keys: int) -> Progress:
         self._position += num_keys

@@ -59,7 +59,7 @@ class ServiceLimits:
 
     Attributes:
         max_run_keys: most keys handled in one go, so that the loop stays free (I10).
-        max_run_fragments: most copies submitted in one go, for the same reason.
+        max_run_fragments: most copies that the loop enqueues in one go, for the same reason.
         max_waiting_transfers: loads and stores that wait for their turn.
         max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
         max_pending_events: events that are kept, and that a subscriber may lag behind unless it asks for another bound.

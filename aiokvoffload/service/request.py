@@ -121,7 +121,7 @@ class Request:
         segments = plan_load(keys, blocks, self._backend.groups)
         self._validate(segments)
         lane = self._expedited_lane if expedited else self._lane
-        at_once = self._fits_one_step(segments, lane)
+        at_once = self._fits_one_step(segments, lane, enqueued_here=False)
         starts = self._starts(after)
         flow = LoadFlow(self._backend, lane, ctx=self._ctx, segments=segments, after=starts)
         self.loads += 1
@@ -167,7 +167,7 @@ class Request:
         self._validate(segments)
         if protect_source:
             self._clear_lane()
-        fits = self._fits_one_step(segments, self._lane)
+        fits = self._fits_one_step(segments, self._lane, enqueued_here=protect_source is not False)
         protect_source = fits if protect_source is None else protect_source
         starts = self._starts(after, protect_source=protect_source)
         if metadata:
@@ -187,7 +187,7 @@ class Request:
     def touch(self, keys: Sequence[OffloadKey]) -> None:
         """Count a use of chunks that the GPU still holds, so that their copies below stay."""
         self._require_open("touch")
-        run_keys = max(size.keys for size in self._backend.run_sizes)
+        run_keys = self._backend.run_sizes.most_keys
         if len(keys) <= run_keys and not self._lane.flows:
             self._backend.manager.touch(keys, self._ctx)
         else:
@@ -304,10 +304,10 @@ class Request:
                 "their way: await that load first"
             )
 
-    def _fits_one_step(self, segments: Sequence[Segment], lane: Lane) -> bool:
+    def _fits_one_step(self, segments: Sequence[Segment], lane: Lane, *, enqueued_here: bool) -> bool:
         """Whether it can be submitted within the call: short enough, and nothing of this request stands before it."""
-        sizes = self._backend.run_sizes
-        is_short = sum(len(segment.keys) / sizes[segment.group_idx].keys for segment in segments) <= 1
+        sizes = [self._backend.run_sizes.of(segment.group_idx, enqueued_here=enqueued_here) for segment in segments]
+        is_short = sum(len(segment.keys) / size.keys for segment, size in zip(segments, sizes, strict=True)) <= 1
         return is_short and not lane.flows and self._backend.has_room() and not self._backend.bus.is_congested
 
     def _starts(self, after: Any, *, protect_source: bool = False) -> Sequence[Stream | Event | None]:

@@ -42,7 +42,7 @@ class StoreFlow(TransferFlow[StoreResult]):
         protect_source: bool,
     ) -> None:
         super().__init__(backend, lane, ctx=ctx, segments=segments, after=after)
-        self._protect_source = protect_source
+        self._protect_source = self._enqueued_here = protect_source
         self._stored = self._present = 0
         self._refused: list[OffloadKey] = []
         self._failed: list[OffloadKey] = []
