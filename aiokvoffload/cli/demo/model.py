@@ -131,7 +131,7 @@ class PagedModel:
             end=start + width,
         )
         hidden = self._forward(torch.tensor([padded]), positions[None], step)
-        return int(self._head(hidden[:, real - 1]).argmax(-1))
+        return self._read(self._head(hidden[:, real - 1]).argmax(-1))[0]
 
     @torch.inference_mode()
     def decode(self, rows: Sequence[Row]) -> list[int]:
@@ -139,12 +139,11 @@ class PagedModel:
         longest = max(row.position for row in rows) // self.block_tokens + 1
         size = None if self._graphs is None else graph_size(len(rows), longest)
         if self._graphs is not None and size is not None:
-            chosen = self._graphs.run(self._decode_inputs(rows, size))
+            chosen = self._graphs.run(self._pinned(self._decode_inputs(rows, size)))
         else:
             inputs = self._decode_inputs(rows, Size(self.decode_rows or len(rows), longest))
             chosen = self._decode(self._to_device(inputs), [row.position + 1 for row in rows])
-        tokens: list[int] = chosen.tolist()
-        return tokens[: len(rows)]
+        return self._read(chosen)[: len(rows)]
 
     @torch.inference_mode()
     def prepare_decode(self, rows: int, *, first_tokens: int, last_tokens: int) -> None:
@@ -159,7 +158,8 @@ class PagedModel:
             return
         blocks = range(first_tokens // self.block_tokens, last_tokens // self.block_tokens + 2)
         for size in sorted({size for each in blocks if (size := graph_size(rows, each)) is not None}):
-            self._graphs.run(self._decode_inputs([], size)).tolist()  # wait: the next step may be in another stream
+            # Waited for, since the next step may be in another stream.
+            self._read(self._graphs.run(self._pinned(self._decode_inputs([], size))))
 
     def _decode_inputs(self, rows: Sequence[Row], size: Size) -> torch.Tensor:
         """For each row its token, its position, block and offset to write to, and its blocks, padded."""
@@ -201,7 +201,22 @@ class PagedModel:
         return hidden
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self._device)
+        return self._pinned(tensor).to(self._device, non_blocking=True)
+
+    def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        # A copy out of pageable memory holds this thread up until the stream has come to it: while the stream waits for
+        # a load, the step's thousand launches could not be prepared.
+        return tensor if tensor.device == self._device else tensor.pin_memory()
+
+    def _read(self, chosen: torch.Tensor) -> list[int]:
+        """Wait for a step's tokens."""
+        if self._device.type != "cpu":
+            # On its way to pageable memory the driver waits for the stream inside its lock, and every copy that
+            # another thread would enqueue waits with it.
+            chosen = torch.empty_like(chosen, device="cpu", pin_memory=True).copy_(chosen, non_blocking=True)
+            torch.accelerator.current_stream(self._device).synchronize()
+        tokens: list[int] = chosen.tolist()
+        return tokens
 
     def __repr__(self) -> str:
         return f"PagedModel({self.num_blocks} blocks of {self.block_tokens} tokens, {self.block_bytes:,} bytes each)"

@@ -27,8 +27,6 @@ from aiokvoffload.tiering.disk.tier import DiskTier
 from aiokvoffload.tiering.spec import TieringOffloadingSpec
 
 BLOCK_TOKENS = 16
-MAX_RUN_FRAGMENTS = 4096
-"""Thousands of blocks of dozens of layers take half of the loop's time in runs of so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +116,7 @@ async def open_service(
         device: where the pages lie.
         namespace: what makes blocks of equal keys the same bytes.
     """
-    cpu = CPUOffloadingConfig(cpu_bytes=storage.cpu_bytes, device=device, max_run_fragments=MAX_RUN_FRAGMENTS)
+    cpu = CPUOffloadingConfig(cpu_bytes=storage.cpu_bytes, device=device)
     if storage.directory is None:
         async with CPUOffloadingSpec(cpu).open(model.kv_caches) as offload:
             yield offload

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import AsyncIterator
 from statistics import median
@@ -22,17 +23,20 @@ STEP_PERIOD_S = 0.0005
 
 
 async def measure_decode(stage: Stage, offload: OffloadingService) -> DecodeFigure:
-    """Continue as many answers as a batch has, with and without copies, in turns."""
-    options, alone, beside = stage.options, [], []
+    """Continue as many answers as a batch has, with and without copies, in turns.
+
+    A step takes longer the longer the answers are, so each window beside copies is compared with those around it.
+    """
+    options, beside = stage.options, []
     loaded, stored = [], []
     await stage.prepare_decode(options.decode_rows, options.decode_context_tokens, options.answer_tokens)
     async with stage.engine(offload) as engine:
         lease = await engine.pages.lease([], 2 * IN_FLIGHT * options.traffic_blocks)
         async with _answers(stage, engine) as answers:
+            alone = [await _window(engine, answers, options.window_s)]
             for turn in range(max(2, options.repeat)):
                 if turn and _is_near_end(answers):
                     break
-                alone.append(await _window(engine, answers, options.window_s))
                 async with Traffic(offload, lease.block_ids, name=f"traffic-{turn}") as traffic:
                     await asyncio.sleep(WARM_UP_SHARE * options.window_s)
                     before, began_s = traffic.moved(), time.perf_counter()
@@ -40,14 +44,16 @@ async def measure_decode(stage: Stage, offload: OffloadingService) -> DecodeFigu
                     rates = _rates(before, traffic.moved(), time.perf_counter() - began_s)
                 loaded.append(rates[0])
                 stored.append(rates[1])
+                alone.append(await _window(engine, answers, options.window_s))
         lease.release()
     await settle(offload)
+    around = [(before + after) / 2 for before, after in itertools.pairwise(alone)]
     return DecodeFigure(
         rows=options.decode_rows,
         context_tokens=options.decode_context_tokens,
-        alone_tokens_per_s=median(alone),
+        alone_tokens_per_s=median(around),
         beside_tokens_per_s=median(beside),
-        drop_percent=100 * (1 - median(beside) / median(alone)),
+        drop_percent=100 * (1 - median(each / other for each, other in zip(beside, around, strict=True))),
         load_gbps=median(loaded),
         store_gbps=median(stored),
     )

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from aiokvoffload.base import OffloadKey, make_offload_key
-from aiokvoffload.service import OffloadingService, Request
+from aiokvoffload.service import OffloadingService
 
 IN_FLIGHT = 2
 """Loads, and as many stores, so that a copy engine is never without work."""
@@ -66,18 +66,14 @@ class Traffic:
                 self._stored += result.stored_bytes
 
     async def _load(self, block_ids: list[int], number: int) -> None:
-        async with self._offload.request(f"{self._name}-load-{number}") as door:
-            keys = self._keys(len(block_ids))
-            await door.store(keys, block_ids, protect_source=False)
-            while True:
-                self._loaded += await self._load_once(door, keys, block_ids)
-
-    @staticmethod
-    async def _load_once(door: Request, keys: list[OffloadKey], block_ids: list[int]) -> int:
-        result = await door.load(keys, block_ids)
-        if result.failed_keys:  # pushed out by stores: put back
-            await door.store(keys, block_ids, protect_source=False)
-        return result.loaded_bytes
+        keys = self._keys(len(block_ids))
+        for turn in itertools.count():
+            # Each load is a request of its own, or what it loads would be used once, and soon be evicted by the stores.
+            async with self._offload.request(f"{self._name}-load-{number}-{turn}") as door:
+                result = await door.load(keys, block_ids)
+                if result.failed_keys:
+                    await door.store(keys, block_ids, protect_source=False)
+            self._loaded += result.loaded_bytes
 
     def _keys(self, count: int) -> list[OffloadKey]:
         name = self._name.encode()
