@@ -87,7 +87,7 @@ class ServeBenchOptions:
     @property
     def traffic_blocks(self) -> int:
         """Blocks that one load or store of the traffic moves."""
-        return max(1, min(512, self.prompt_tokens[-1] // self.block_tokens // 4))
+        return max(1, min(256, self.prompt_tokens[-1] // self.block_tokens // 8))
 
     @property
     def gpu_blocks(self) -> int:
@@ -95,7 +95,7 @@ class ServeBenchOptions:
         prompts = 2 * (self.prompt_tokens[-1] // self.block_tokens + 1)
         rows = max(self.decode_rows, 1) * self._blocks(self.decode_context_tokens + self.answer_tokens)
         storing = self.storing_prompts * self._blocks(self.storing_tokens + self.block_tokens * 2)
-        return max(prompts, rows + 4 * self.traffic_blocks, storing)
+        return max(prompts, rows + 8 * self.traffic_blocks, storing)
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
@@ -103,4 +103,4 @@ class ServeBenchOptions:
     def stored_bytes(self, block_bytes: int, lengths: tuple[int, ...]) -> int:
         """Room in CPU memory for the longest of `lengths` and for two more of them that push it out if it is unused."""
         longest = 3 * lengths[-1] // self.block_tokens
-        return max(longest, 8 * self.traffic_blocks, 64) * block_bytes
+        return max(longest, 16 * self.traffic_blocks, 64) * block_bytes

@@ -9,8 +9,8 @@ from typing import Self
 from aiokvoffload.base import OffloadKey, make_offload_key
 from aiokvoffload.service import OffloadingService
 
-IN_FLIGHT = 2
-"""Loads, and as many stores, so that a copy engine is never without work."""
+IN_FLIGHT = 4
+"""Loads, and as many stores: two that take turns end together, and then a copy engine is without work."""
 
 
 @dataclass(frozen=True, slots=True)

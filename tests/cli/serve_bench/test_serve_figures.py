@@ -99,7 +99,15 @@ def test_costs_are_what_the_load_adds_to_the_last_step() -> None:
 
 def test_a_load_that_is_lost_in_the_noise_still_has_costs() -> None:
     costs = fit_costs("random", [length(64, 12.0)], [hit(64, 8.0)])
-    assert 0 < costs.tiers["cpu"].load_s(64) < 0.001
+    assert 0 < costs.tiers["cpu"].load_s(64) <= 0.001
+
+
+def test_short_loads_that_are_lost_in_the_noise_do_not_make_long_ones_free() -> None:
+    lengths = [length(64, 12.0), length(256, 12.0), length(1024, 40.0), length(4096, 160.0)]
+    hits = [hit(64, 18.0), hit(256, 19.5), hit(1024, 23.5), hit(4096, 34.0)]  # the last step alone takes 20
+    costs = fit_costs("random", lengths, hits).tiers["cpu"]
+    assert costs.load_s(1024) == pytest.approx(0.0035, rel=0.1)
+    assert costs.load_s(4096) == pytest.approx(0.014, rel=0.1)
 
 
 def test_a_longer_prompt_never_takes_shorter_whatever_the_noise_says() -> None:
