@@ -31,7 +31,7 @@ from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.cpu.manager import CPUOffloadingManager
 from aiokvoffload.device.host import HostStream
-from aiokvoffload.errors import ArgumentError, BrokenError, BusyError, ClosedError, TransferError
+from aiokvoffload.errors import ArgumentError, BrokenError, BusyError, ClosedError, ConfigError, TransferError
 from aiokvoffload.service import OffloadingService, Parts, ServiceLimits
 from aiokvoffload.testing import ManualClock, ManualDevice
 from tests.service.conftest import Stage, keys_of
@@ -94,6 +94,13 @@ async def test_a_service_that_cannot_be_built_says_why_and_leaves_nothing() -> N
     overlapping = CanonicalKVCaches([*caches.tensors, *caches.tensors], [[*caches.group_data_refs[0]] * 2])
     with pytest.raises((ArgumentError, ValueError), match="overlap"):
         await host_spec().open(overlapping).__aenter__()
+
+
+async def test_more_memory_than_the_machine_has_is_refused_before_any_of_it_is_touched() -> None:
+    """Not after minutes of making tables for it, and not by whoever ends processes that take too much."""
+    spec = CPUOffloadingSpec(CPUOffloadingConfig(cpu_bytes=1 << 60, device="host"))
+    with pytest.raises(ConfigError, match=f"cpu_bytes must be at most this machine's .* got {1 << 60}"):
+        await spec.open(kv_caches()).__aenter__()
 
 
 async def test_blocks_are_busy_from_the_call_even_if_submission_waits() -> None:

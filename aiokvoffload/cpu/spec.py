@@ -1,6 +1,7 @@
 """GPU and one tier of pinned CPU memory, from one configuration."""
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 
 from aiokvoffload.base import CanonicalKVCaches, OffloadingManager, OffloadingSpec, TierShape
@@ -151,4 +152,17 @@ class CPUOffloadingSpec(OffloadingSpec):
         return ranks
 
     def _pools(self, kv_caches: CanonicalKVCaches, num_workers: int) -> tuple[PoolShape, ...]:
+        # Before the manager is made, whose table of slots would be the first to need more than there is.
+        if (limit := _memory_bytes()) is not None and self.config.cpu_bytes > limit:
+            raise ConfigError(
+                f"cpu_bytes must be at most this machine's {limit} bytes of memory, got {self.config.cpu_bytes}"
+            )
         return plan_pools(self.config, chunk_bytes_by_group(self.config, kv_caches), num_workers)
+
+
+def _memory_bytes() -> int | None:
+    """What the machine has; `None` where it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None

@@ -82,7 +82,7 @@ class DemoReport:
         table.add_column("value", justify="right")
         pool_tokens = self.gpu_blocks * self.block_tokens
         table.add_row("answers with and without offloading", _verdict(same=self.tokens_identical))
-        table.add_row("GPU memory", f"{pool_tokens:,} tokens, {self.gpu_blocks * self.block_bytes:,} B")
+        table.add_row("engine's blocks", f"{pool_tokens:,} tokens, {self.gpu_blocks * self.block_bytes:,} B")
         table.add_row("prompt tokens", f"{self.asked_tokens:,}")
         table.add_row("computed without offloading", f"{self.computed_tokens['without']:,}")
         table.add_row("computed with offloading", f"{self.computed_tokens['with']:,}")

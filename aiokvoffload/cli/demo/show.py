@@ -34,7 +34,7 @@ from aiokvoffload.cli.demo.setup import (
 )
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.device import open_device
-from aiokvoffload.errors import ConfigError, InternalError
+from aiokvoffload.errors import ArgumentError, ConfigError, InternalError
 from aiokvoffload.service.results import ServiceStatistics
 
 CPU_PIECE_TOKENS, GPU_PIECE_TOKENS = 64, 512
@@ -90,13 +90,21 @@ async def show(options: DemoOptions, stages: Stages) -> DemoReport:
 
 
 def plan_sizes(checkpoint: Checkpoint, options: DemoOptions) -> Sizes:
-    """GPU memory for one conversation or two, and CPU memory for all of them."""
+    """GPU memory for one conversation or two, and CPU memory for all of them.
+
+    Raises:
+        ArgumentError: the GPU memory that is asked for is too little for one.
+    """
     encode = checkpoint.text.encode
     # An answer counts twice, since it is not known how many tokens its text will be in the next prompt.
     longest = options.turns * (2 * options.answer_tokens + 16) + max(
         len(encode(_all_questions(number, options.turns))) for number in range(options.conversations)
     )
     blocks = -(-longest // BLOCK_TOKENS)
+    if options.gpu_blocks is not None and options.gpu_blocks < blocks:
+        raise ArgumentError(
+            f"gpu_blocks must be at least the {blocks} that the longest conversation takes, got {options.gpu_blocks}"
+        )
     return Sizes(
         gpu_blocks=options.gpu_blocks or blocks,
         stored_blocks=blocks * (options.conversations + 1),

@@ -11,6 +11,7 @@ from typing import Any
 from aiokvoffload.errors import ArgumentError
 
 DEFAULT_MAX_TOKENS = 256
+_UNSUPPORTED = ("stop", "tools", "functions", "logprobs", "top_logprobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,7 @@ def parse_chat(body: bytes) -> ChatRequest:
         raise ArgumentError(f"the body must be JSON: {error}") from error
     if not isinstance(fields, dict):
         raise ArgumentError(f"the body must be a JSON object, got {type(fields).__name__}")
-    if fields.get("n") not in (None, 1) or fields.get("stop") or fields.get("tools"):
-        raise ArgumentError("n above 1, stop and tools are not supported")
+    _refuse_unsupported(fields)
     max_tokens = _field(fields, "max_completion_tokens", int, _field(fields, "max_tokens", int, DEFAULT_MAX_TOKENS))
     if max_tokens < 1:
         raise ArgumentError(f"max_tokens must be at least 1, got {max_tokens}")
@@ -57,6 +57,17 @@ def parse_chat(body: bytes) -> ChatRequest:
         stream=_field(fields, "stream", bool, False),
         include_usage=_field(options, "include_usage", bool, False),
     )
+
+
+def _refuse_unsupported(fields: dict[str, Any]) -> None:
+    """What would change the answer's form or content must not be ignored."""
+    if fields.get("n") not in (None, 1):
+        raise ArgumentError(f"n must be 1, got {fields['n']!r:.100}")
+    for name in _UNSUPPORTED:
+        if fields.get(name):
+            raise ArgumentError(f"{name} is not supported; leave it out")
+    if _field(fields, "response_format", dict, {}).get("type", "text") != "text":
+        raise ArgumentError("response_format must be text, or left out")
 
 
 def _field(fields: dict[str, Any], name: str, kind: type, default: Any) -> Any:

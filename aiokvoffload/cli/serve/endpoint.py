@@ -55,6 +55,7 @@ def make_endpoint(served: Served) -> Starlette:
     routes = [
         Route("/v1/chat/completions", _Chat(served), methods=["POST"]),
         Route("/v1/models", _models(served)),
+        Route("/v1/models/{name:path}", _model(served)),
         Route("/health", _health(served)),
         Route("/metrics", _metrics(served)),
     ]
@@ -129,10 +130,24 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 def _models(served: Served) -> Callable[[Request], Awaitable[Response]]:
     async def models(_: Request) -> Response:
-        model = {"id": served.name, "object": "model", "created": 0, "owned_by": "aiokvoffload"}
-        return JSONResponse({"object": "list", "data": [model]})
+        return JSONResponse({"object": "list", "data": [_record(served)]})
 
     return models
+
+
+def _model(served: Served) -> Callable[[Request], Awaitable[Response]]:
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name == served.name:
+            return JSONResponse(_record(served))
+        message = f"model must be {served.name!r}, got {name!r}"
+        return JSONResponse(error_record(message, kind="invalid_request_error"), 404)
+
+    return model
+
+
+def _record(served: Served) -> dict[str, object]:
+    return {"id": served.name, "object": "model", "created": 0, "owned_by": "aiokvoffload"}
 
 
 def _health(served: Served) -> Callable[[Request], Awaitable[Response]]:

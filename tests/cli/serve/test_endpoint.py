@@ -100,6 +100,9 @@ async def test_the_official_client_streams_an_answer_and_gets_the_same_in_one_pi
         assert usage.prompt_tokens_details.cached_tokens == (usage.prompt_tokens - 1) // 8 * 8
         models = await rig.client.models.list()
         assert [model.id for model in models.data] == ["tiny"]
+        assert (await rig.client.models.retrieve("tiny")).id == "tiny"
+        with pytest.raises(openai.NotFoundError, match="model must be"):
+            await rig.client.models.retrieve("large")
 
 
 async def test_two_hundred_streams_of_which_a_third_leaves_end_with_clean_books() -> None:
@@ -183,7 +186,10 @@ async def test_a_server_that_ends_gives_a_client_up_that_takes_nothing() -> None
         (b'{"model": "tiny", "messages": [{"role": "user", "content": 1}]}', "messages[0].content must be text"),
         (b'{"model": "tiny", "messages": [{"role": "user", "content": [1]}]}', "parts that are text"),
         (b'{"model": "large", "messages": [{"role": "user", "content": "?"}]}', "model must be 'tiny', got 'large'"),
-        (b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "n": 2}', "not supported"),
+        (b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "n": 2}', "n must be 1"),
+        (b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "logprobs": true}', "logprobs is not"),
+        (b'{"model": "tiny", "messages": [], "functions": [{"name": "f"}]}', "functions is not supported"),
+        (b'{"model": "tiny", "messages": [], "response_format": {"type": "json_object"}}', "must be text"),
         (b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "max_tokens": 0}', "at least 1, got 0"),
         (b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "max_tokens": true}', "must be a int"),
         (b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "max_tokens": 9999}', "must fit 1600"),
