@@ -48,6 +48,7 @@ class WorkerStatistics:
         staging_bytes: GPU memory of the rings between a copy's stages.
         growing: whether more of the memory is still to come.
         growth_error: why the rest of it never will; empty if it did, or may.
+        engine_error: why the faster engine that was to follow could not be had; empty if it could, or may.
     """
 
     streams: tuple[DirectionStatistics, ...]
@@ -58,6 +59,7 @@ class WorkerStatistics:
     poller: PollerStatistics
     growing: bool = False
     growth_error: str = ""
+    engine_error: str = ""
     staging_bytes: int = 0
 
     @property
