@@ -14,8 +14,8 @@ from opentelemetry.trace import StatusCode, Tracer
 
 import aiokvoffload as kv
 from aiokvoffload import tracing
-from tests.metrics.scene import BLOCK_BYTES, keys_of, make_service, used_service
-from tests.service.conftest import Stage
+from tests.metrics.scene import BLOCK_BYTES, make_service, used_service
+from tests.service.conftest import Stage, keys_of
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from aiokvoffload.cli.scrape import NoAnswerError, Scrape, parse
 from aiokvoffload.cli.top import TopFigures, figures, look_once, watch
 from aiokvoffload.cli.top_view import view
 from aiokvoffload.metrics import serve_metrics
-from tests.metrics.scene import BLOCK_BYTES, get, keys_of, used_service
+from tests.metrics.scene import BLOCK_BYTES, get, used_service
+from tests.service.conftest import keys_of
 
 COMMAND = [sys.executable, "-m", "aiokvoffload", "top"]
 
