@@ -43,6 +43,14 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()  # Triton looks at exit for what was never collected
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_to_collect() -> Iterator[None]:
+    """Pytest's reports, and what was imported late, would make the collection after each test slower than most tests."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 def open_descriptors() -> set[str]:
     """Number and target of every open descriptor but those of the event loop's own.
 
