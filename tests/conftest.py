@@ -14,6 +14,7 @@ import uvloop
 from blockbuster import blockbuster_ctx
 
 from aiokvoffload.copy.memory_use import memory_use
+from tests.forked import Forks
 
 if not torch.cuda.is_available():
     # Read by Triton when the kernel's module is imported, which nothing has done by now.
@@ -45,7 +46,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def little_to_collect() -> Iterator[None]:
-    """Pytest's reports, and what was imported late, would make the collection after each test slower than most tests."""
+    """Pytest's reports and what is imported late would make the collection after a test slower than most tests."""
     yield
     gc.collect()
     gc.freeze()
@@ -73,6 +74,11 @@ def process_has_its_signal_pipe() -> None:
     """The first loop of libuv in a process opens a pipe for signals and keeps it: nothing that a test leaves."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(asyncio.sleep(0))
+
+
+@pytest.fixture(scope="session")
+def forks() -> Forks:
+    return Forks()
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ import aiokvoffload
 from aiokvoffload.cli.app import app
 from aiokvoffload.cli.shell import clear_errors, run
 from aiokvoffload.errors import BrokenError
+from tests.forked import Forks
 
 GARBLED = '{"hash_ids": [0]}\n{"hash_ids": [0,\n'
 
@@ -211,7 +212,7 @@ main()
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "aiokvoffload: interrupted\n")
 
 
-def test_a_second_ctrl_c_does_not_wait() -> None:
+def test_a_second_ctrl_c_does_not_wait(forks: Forks) -> None:
     never_ends = """
 import asyncio, os, signal
 from aiokvoffload.cli.shell import clear_errors, run
@@ -225,7 +226,7 @@ async def work():
 with clear_errors():
     run(work())
 """
-    result = python("-c", never_ends)
+    result = forks.run(never_ends)
     assert (result.returncode, result.stderr) == (130, "aiokvoffload: interrupted\n")
 
 

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ from typer.testing import CliRunner
 
 from aiokvoffload.cli.app import app
 from aiokvoffload.cli.demo.report import DemoReport, plot_demo
+from tests.forked import COMMAND, Forks, without
 
 QUICK = ["--model", "random", "--device", "host", "--turns", "1", "--conversations", "2", "--answer-tokens", "4"]
 
@@ -36,10 +35,9 @@ def figures(**changed: object) -> DemoReport:
     return DemoReport(**{**values, **changed})  # type: ignore[arg-type]
 
 
-def test_the_demo_finds_every_answer_identical_and_every_tier_used(tmp_path: Path) -> None:
+def test_the_demo_finds_every_answer_identical_and_every_tier_used(forks: Forks) -> None:
     """In a process of its own, since it sets the process up; the restart is a second one."""
-    command = [sys.executable, "-m", "aiokvoffload", "demo", *QUICK, "--json", "-"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    result = forks.run(COMMAND, "demo", *QUICK, "--json", "-")
     assert (result.returncode, result.stderr) == (0, "")
     found = json.loads(result.stdout)
     assert found["tokens_identical"] is True
@@ -66,12 +64,8 @@ def test_an_unknown_model_is_one_line_and_status_2() -> None:
     assert result.stderr.startswith("aiokvoffload: model must be one of smollm2, random, ")
 
 
-def test_without_the_extra_the_demo_says_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['transformers'] = None; sys.argv[1:] = ['demo', '--model', 'random'];"
-        "from aiokvoffload.cli.main import main; sys.exit(main())"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+def test_without_the_extra_the_demo_says_what_to_install(forks: Forks) -> None:
+    result = forks.run(without("transformers") + COMMAND, "demo", "--model", "random")
     assert result.returncode == 2
     assert result.stderr == "aiokvoffload: transformers is missing: pip install 'aiokvoffload[demo]'\n"
 
