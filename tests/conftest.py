@@ -20,6 +20,9 @@ if not torch.cuda.is_available():
     # Read by Triton when the kernel's module is imported, which nothing has done by now.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# As the command does: on few cores the threads of a pool wait for each other, and the loop for them.
+torch.set_num_threads(1)
+
 SETTLE_S = 5.0
 """How long leftovers may take to go: a daemon thread that was told to end needs a moment to be gone."""
 
@@ -38,6 +41,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if any("forks" in getattr(item, "fixturenames", ()) for item in session.items):
+        Forks()  # it imports for seconds: beside the first tests, and not while one waits
 
 
 def pytest_unconfigure() -> None:
