@@ -95,6 +95,9 @@ def floor_of(name: str) -> str:
 
 def runtime_imports(tree: ast.AST) -> list[str]:
     """Absolute names of everything imported when the module is imported, `if TYPE_CHECKING` left out."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    if not imports:
+        return []
     skipped = {
         inner
         for node in ast.walk(tree)
@@ -102,12 +105,12 @@ def runtime_imports(tree: ast.AST) -> list[str]:
         for inner in ast.walk(node)
     }
     names = []
-    for node in ast.walk(tree):
+    for node in imports:
         if node in skipped:
             continue
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"line {node.lineno}: relative import"
             names += [f"{node.module}.{alias.name}" for alias in node.names]
     return names
