@@ -59,8 +59,8 @@ class WorkerStatistics:
     poller: PollerStatistics
     growing: bool = False
     growth_error: str = ""
-    engine_error: str = ""
     staging_bytes: int = 0
+    engine_error: str = ""
 
     @property
     def stored_bytes(self) -> int:
