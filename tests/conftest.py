@@ -6,7 +6,6 @@ import gc
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -67,9 +66,9 @@ def open_descriptors() -> set[str]:
     listens says in its own tests that nothing answers any more.
     """
     names = set()
-    for entry in Path("/proc/self/fd").iterdir():
+    for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the descriptor that lists this very folder
-            names.add(f"{entry.name}:{entry.readlink()}")
+            names.add(f"{number}:{os.readlink(f'/proc/self/fd/{number}')}")
     return {name for name in names if ":socket:" not in name and not name.endswith(":/dev/null")}
 
 
@@ -92,13 +91,13 @@ def forks() -> Forks:
 @pytest.fixture(autouse=True)
 def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test after which a task, thread, descriptor, host or GPU byte of the library is left over."""
-    threads, descriptors = library_threads(), open_descriptors()
-    mapped = memory_use()
+    is_async = asyncio.iscoroutinefunction(getattr(request, "function", None))
+    threads, mapped = library_threads(), memory_use()
+    descriptors = set() if is_async else open_descriptors()
     if torch.cuda.is_available():
         # Here and not at the end, where pytest still holds what the fixtures made.
         gc.collect()
         assert not torch.cuda.memory_allocated(), "GPU bytes left over by an earlier test"
-    is_async = asyncio.iscoroutinefunction(getattr(request, "function", None))
     if is_async:
         request.getfixturevalue("no_task_left")
         request.getfixturevalue("loop_stays_free")
