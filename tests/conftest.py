@@ -6,7 +6,6 @@ import gc
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,10 +13,14 @@ import uvloop
 from blockbuster import blockbuster_ctx
 
 from aiokvoffload.copy.memory_use import memory_use
+from tests.forked import Forks
 
 if not torch.cuda.is_available():
     # Read by Triton when the kernel's module is imported, which nothing has done by now.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# As the command does: on few cores the threads of a pool wait for each other, and the loop for them.
+torch.set_num_threads(1)
 
 SETTLE_S = 5.0
 """How long leftovers may take to go: a daemon thread that was told to end needs a moment to be gone."""
@@ -39,8 +42,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if any("forks" in getattr(item, "fixturenames", ()) for item in session.items):
+        Forks()  # it imports for seconds: beside the first tests, and not while one waits
+
+
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # Triton looks at exit for what was never collected
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_to_collect() -> Iterator[None]:
+    """Pytest's reports and what is imported late would make the collection after a test slower than most tests."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 def open_descriptors() -> set[str]:
@@ -50,9 +66,9 @@ def open_descriptors() -> set[str]:
     listens says in its own tests that nothing answers any more.
     """
     names = set()
-    for entry in Path("/proc/self/fd").iterdir():
+    for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the descriptor that lists this very folder
-            names.add(f"{entry.name}:{entry.readlink()}")
+            names.add(f"{number}:{os.readlink(f'/proc/self/fd/{number}')}")
     return {name for name in names if ":socket:" not in name and not name.endswith(":/dev/null")}
 
 
@@ -67,16 +83,21 @@ def process_has_its_signal_pipe() -> None:
         runner.run(asyncio.sleep(0))
 
 
+@pytest.fixture(scope="session")
+def forks() -> Forks:
+    return Forks()
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test after which a task, thread, descriptor, host or GPU byte of the library is left over."""
-    threads, descriptors = library_threads(), open_descriptors()
-    mapped = memory_use()
+    is_async = asyncio.iscoroutinefunction(getattr(request, "function", None))
+    threads, mapped = library_threads(), memory_use()
+    descriptors = set() if is_async else open_descriptors()
     if torch.cuda.is_available():
         # Here and not at the end, where pytest still holds what the fixtures made.
         gc.collect()
         assert not torch.cuda.memory_allocated(), "GPU bytes left over by an earlier test"
-    is_async = asyncio.iscoroutinefunction(getattr(request, "function", None))
     if is_async:
         request.getfixturevalue("no_task_left")
         request.getfixturevalue("loop_stays_free")

@@ -1,7 +1,9 @@
 """The floors of the house: an import only points down, and none hides inside a function."""
 
 import ast
+import functools
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -93,6 +95,9 @@ def floor_of(name: str) -> str:
 
 def runtime_imports(tree: ast.AST) -> list[str]:
     """Absolute names of everything imported when the module is imported, `if TYPE_CHECKING` left out."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    if not imports:
+        return []
     skipped = {
         inner
         for node in ast.walk(tree)
@@ -100,15 +105,36 @@ def runtime_imports(tree: ast.AST) -> list[str]:
         for inner in ast.walk(node)
     }
     names = []
-    for node in ast.walk(tree):
+    for node in imports:
         if node in skipped:
             continue
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"line {node.lineno}: relative import"
             names += [f"{node.module}.{alias.name}" for alias in node.names]
     return names
+
+
+class Source(NamedTuple):
+    """What the rules ask of a module."""
+
+    imports: list[str]
+    function_imports: dict[str, list[str]]
+    assert_lines: list[int]
+
+
+@functools.cache
+def source_of(path: Path) -> Source:
+    """Read once. Its tree is not kept: the collection after each test would walk those of all modules."""
+    tree = ast.parse(path.read_text())
+    nodes = list(ast.walk(tree))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return Source(
+        runtime_imports(tree),
+        {f"{node.name} at line {node.lineno}": names for node in functions if (names := runtime_imports(node))},
+        [node.lineno for node in nodes if isinstance(node, ast.Assert)],
+    )
 
 
 def inside(names: list[str]) -> list[str]:
@@ -121,7 +147,7 @@ def test_an_import_only_points_down(path: Path) -> None:
     if name in CONTENTS_PAGES:
         return
     allowed = MAY_USE[floor_of(name)]
-    for target in inside(runtime_imports(ast.parse(path.read_text()))):
+    for target in inside(source_of(path).imports):
         assert floor_of(target) in allowed, f"{name} ({floor_of(name)}) imports {target} ({floor_of(target)})"
 
 
@@ -130,18 +156,17 @@ def test_facts_and_words_do_without_torch(path: Path) -> None:
     name = module_name(path)
     if name in CONTENTS_PAGES or floor_of(name) not in TORCH_FREE:
         return
-    assert not [target for target in runtime_imports(ast.parse(path.read_text())) if target.split(".")[0] == "torch"]
+    assert not [target for target in source_of(path).imports if target.split(".")[0] == "torch"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_no_function_imports_from_the_package(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert not inside(runtime_imports(node)), f"{node.name} at line {node.lineno} imports inside a function"
+    for function, names in source_of(path).function_imports.items():
+        assert not inside(names), f"{function} imports inside a function"
 
 
 def test_there_is_no_import_cycle() -> None:
-    graph = {module_name(path): inside(runtime_imports(ast.parse(path.read_text()))) for path in MODULES}
+    graph = {module_name(path): inside(source_of(path).imports) for path in MODULES}
     edges = {
         name: {target if target in graph else target.rpartition(".")[0] for target in targets} - {name}
         for name, targets in graph.items()
@@ -164,5 +189,4 @@ def test_the_library_asserts_nothing_and_swallows_nothing() -> None:
     for path in MODULES:
         if "testing" in path.parts:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            assert not isinstance(node, ast.Assert), f"{path}:{node.lineno}: assert vanishes under -O"
+        assert not source_of(path).assert_lines, f"{path}: assert vanishes under -O"

@@ -42,11 +42,14 @@ def choose_engine(
 ) -> CopyEngine:
     """The engine that `config` names, or the next best that there is; see `CopyConfig`."""
     config = config or CopyConfig()
-    if config.engine == "torch":
-        return TorchEngine(device, regions_of(layout, arenas))
-    runs = _run_engine(device, layout, arenas)
+    return _choose(_run_engine(device, layout, arenas, config), device, layout, arenas, config)
+
+
+def _choose(
+    runs: RunEngine, device: Device, layout: KVCacheLayout, arenas: Sequence[HostArena], config: CopyConfig
+) -> CopyEngine:
     # The host's streams are threads, which a stage between would only keep busier.
-    wants_stages = config.engine not in ("auto", "batched") or (config.engine == "auto" and runs.name == "cuda-batch")
+    wants_stages = config.engine in ("staged", "direct") or (config.engine == "auto" and runs.name == "cuda-batch")
     if not wants_stages or not config.staging_bytes:
         return runs
     make_backend = make_backends(device, layout, programs=config.programs)
@@ -72,15 +75,16 @@ def choose_first(
 
     Kernels have to be compiled and copies timed for that, which takes a second.
     """
-    choose = partial(choose_engine, device, layout, arenas, config)
-    if config.engine == "auto" and config.staging_bytes:
-        runs = _run_engine(device, layout, arenas)
-        if runs.name == "cuda-batch":
-            return runs, choose
+    runs = _run_engine(device, layout, arenas, config)
+    choose = partial(_choose, runs, device, layout, arenas, config)
+    if config.engine == "auto" and config.staging_bytes and runs.name == "cuda-batch":
+        return runs, choose
     return choose(), None
 
 
-def _run_engine(device: Device, layout: KVCacheLayout, arenas: Sequence[HostArena]) -> RunEngine:
+def _run_engine(device: Device, layout: KVCacheLayout, arenas: Sequence[HostArena], config: CopyConfig) -> RunEngine:
+    if config.engine == "torch":
+        return TorchEngine(device, regions_of(layout, arenas))
     driver: CudaDriver | None = getattr(device, "driver", None)
     if driver is not None:
         return DriverBatchEngine(driver) if driver.has_batch_copy else DriverCopyEngine(driver)

@@ -22,7 +22,7 @@ from aiokvoffload.cpu.handler import SingleDirectionOffloadingHandler
 from aiokvoffload.cpu.submission import SubmissionThread, Work
 from aiokvoffload.cpu.worker_statistics import WorkerStatistics
 from aiokvoffload.device.base import Device
-from aiokvoffload.errors import BrokenError, OffloadError
+from aiokvoffload.errors import BrokenError
 from aiokvoffload.poller import PollerStatistics
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Machinery:
                 undo.callback(arena.close)
             num_slots = sum(pool.num_slots for pool in pools)
             self._tensors = layout.tensors
-            better = None
+            better, self._engine_error = None, ""
             if isinstance(engine, CopyEngine):
                 self._engine = engine
             elif engine is None and options.grows:
@@ -129,8 +129,9 @@ class Machinery:
             engine = make_engine()
             for handler, (*_, eighths) in zip(self.handlers, _HANDLERS, strict=True):
                 handler.use(engine, staging_bytes * eighths // 8)
-        except OffloadError as error:
-            logger.warning("copies go on without stages: %s", error)
+        except Exception as error:  # noqa: BLE001 - compilers and drivers raise anything, and the first engine works on
+            self._engine_error = f"{type(error).__name__}: {error}"
+            logger.warning("no faster engine can be had, copies go on by %s: %s", self._engine.name, self._engine_error)
         else:
             self._engine = engine
 
@@ -197,6 +198,7 @@ class Machinery:
             ready_bytes=sum(arena.ready_bytes for arena in self._arenas),
             pinned_bytes=sum(arena.pinned_bytes for arena in self._arenas),
             engine=self._engine.name,
+            engine_error=self._engine_error,
             staging_bytes=self.staging_bytes,
             poller=poller,
             growing=not growth.ended,

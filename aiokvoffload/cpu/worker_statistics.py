@@ -48,6 +48,7 @@ class WorkerStatistics:
         staging_bytes: GPU memory of the rings between a copy's stages.
         growing: whether more of the memory is still to come.
         growth_error: why the rest of it never will; empty if it did, or may.
+        engine_error: why the faster engine that was to follow could not be had; empty if it could, or may.
     """
 
     streams: tuple[DirectionStatistics, ...]
@@ -59,6 +60,7 @@ class WorkerStatistics:
     growing: bool = False
     growth_error: str = ""
     staging_bytes: int = 0
+    engine_error: str = ""
 
     @property
     def stored_bytes(self) -> int:

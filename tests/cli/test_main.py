@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,8 @@ import aiokvoffload
 from aiokvoffload.cli.app import app
 from aiokvoffload.cli.shell import clear_errors, run
 from aiokvoffload.errors import BrokenError
+from tests.cli.newcomer import run_with_only
+from tests.forked import COMMAND, Forks
 
 GARBLED = '{"hash_ids": [0]}\n{"hash_ids": [0,\n'
 
@@ -49,58 +50,10 @@ def test_the_version_is_an_option_among_others(runner: CliRunner) -> None:
     assert runner.invoke(app, ["--version", "replay"]).output == f"aiokvoffload {aiokvoffload.__version__}\n"
 
 
-WITHOUT_OTHER_EXTRAS = """
-import sys
-
-blocked = set(sys.argv.pop(1).split())
-
-class Without:
-    # Finds what a finder finds, but for blocked packages, of which it says what is said of missing ones.
-
-    def __init__(self, finder):
-        self.finder = finder
-
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-
-    def find_spec(self, name, path=None, target=None):
-        return None if name.partition(".")[0] in blocked else self.finder.find_spec(name, path, target)
-
-sys.meta_path = [Without(finder) for finder in sys.meta_path]
-from aiokvoffload.cli.main import main
-main()
-"""
-
-
-def names_of_extra(extras: dict[str, list[str]], extra: str) -> set[str]:
-    """The packages that an extra brings, with those of the extras that it names."""
-    names: set[str] = set()
-    for requirement in extras[extra]:
-        if inner := re.match(r"aiokvoffload\[(.*)\]", requirement):
-            names |= {name for other in inner[1].split(",") for name in names_of_extra(extras, other)}
-        elif package := re.match(r"[\w-]+", requirement):
-            names.add(package[0].replace("-", "_"))
-    return names
-
-
-DEMO = ["demo", "--model", "random", "--turns", "1", "--conversations", "1", "--answer-tokens", "2"]
-
-
-@pytest.mark.parametrize(
-    ("extra", "arguments"),
-    [
-        ("cli", ["--help"]),
-        ("cli", ["replay", "--requests", "2", "--device", "host"]),
-        ("demo", [*DEMO, "--device", "host"]),
-    ],
-)
-def test_the_readmes_first_commands_need_nothing_beyond_their_extra(extra: str, arguments: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["replay", "--requests", "2", "--device", "host"]])
+def test_the_readmes_first_commands_need_nothing_beyond_their_extra(arguments: list[str]) -> None:
     """A package that only the tests bring would go unnoticed here and fail on a newcomer's machine."""
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    extras: dict[str, list[str]] = project["optional-dependencies"]
-    others = {name for extra in extras for name in names_of_extra(extras, extra)} - names_of_extra(extras, extra)
-    assert {"triton", "matplotlib", "pytest"} <= others
-    result = python("-c", WITHOUT_OTHER_EXTRAS, " ".join(others), *arguments)
+    result = run_with_only("cli", *arguments)
     assert result.returncode == 0, result.stderr
 
 
@@ -154,8 +107,8 @@ def test_without_the_extra_the_command_says_what_to_install(missing: str) -> Non
     assert result.stderr == f"aiokvoffload: {missing} is missing: pip install 'aiokvoffload[cli]'\n"
 
 
-def test_json_on_standard_output_is_nothing_but_json() -> None:
-    result = python("-m", "aiokvoffload.cli.main", "replay", "--requests", "5", "--device", "host", "--json", "-")
+def test_json_on_standard_output_is_nothing_but_json(forks: Forks) -> None:
+    result = forks.run(COMMAND, "replay", "--requests", "5", "--device", "host", "--json", "-")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["requests"] == 5
     assert result.stderr == ""
@@ -211,7 +164,7 @@ main()
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "aiokvoffload: interrupted\n")
 
 
-def test_a_second_ctrl_c_does_not_wait() -> None:
+def test_a_second_ctrl_c_does_not_wait(forks: Forks) -> None:
     never_ends = """
 import asyncio, os, signal
 from aiokvoffload.cli.shell import clear_errors, run
@@ -225,7 +178,7 @@ async def work():
 with clear_errors():
     run(work())
 """
-    result = python("-c", never_ends)
+    result = forks.run(never_ends)
     assert (result.returncode, result.stderr) == (130, "aiokvoffload: interrupted\n")
 
 

@@ -18,9 +18,9 @@ from aiokvoffload.cli.scrape import NoAnswerError, Scrape, parse
 from aiokvoffload.cli.top import TopFigures, figures, look_once, watch
 from aiokvoffload.cli.top_view import view
 from aiokvoffload.metrics import serve_metrics
-from tests.metrics.scene import BLOCK_BYTES, get, keys_of, used_service
-
-COMMAND = [sys.executable, "-m", "aiokvoffload", "top"]
+from tests.forked import COMMAND, Forks
+from tests.metrics.scene import BLOCK_BYTES, get, used_service
+from tests.service.conftest import keys_of
 
 
 def rendered(seen: TopFigures | None, trouble: str = "") -> str:
@@ -114,10 +114,10 @@ async def test_a_server_that_goes_away_is_shown_and_asked_again(monkeypatch: pyt
     assert shown == [(False, ""), (True, ""), (True, "gone"), (True, "")]
 
 
-async def test_the_command_gives_json_to_scripts() -> None:
+async def test_the_command_gives_json_to_scripts(forks: Forks) -> None:
     async with used_service() as service, serve_metrics(service, port=0) as server:
-        arguments = [*COMMAND, server.url, "--once", "--interval", "0.1", "--json", "-"]
-        result = await asyncio.to_thread(subprocess.run, arguments, capture_output=True, text=True, check=False)
+        arguments = ["top", server.url, "--once", "--interval", "0.1", "--json", "-"]
+        result = await asyncio.to_thread(forks.run, COMMAND, *arguments)
     assert (result.returncode, result.stderr) == (0, "")
     seen = json.loads(result.stdout)
     assert (seen["url"], seen["open"], [tier["tier"] for tier in seen["tiers"]]) == (
@@ -127,18 +127,15 @@ async def test_the_command_gives_json_to_scripts() -> None:
     )
 
 
-async def test_ctrl_c_is_the_clean_end_of_a_watch() -> None:
+async def test_ctrl_c_is_the_clean_end_of_a_watch(forks: Forks) -> None:
     async with used_service() as service, serve_metrics(service, port=0) as server:
-        arguments = [*COMMAND, server.url, "--interval", "0.1"]
-        process = await asyncio.to_thread(
-            subprocess.Popen, arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        while server.statistics().scrapes < 3:
-            await asyncio.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        shown, errors = await asyncio.to_thread(process.communicate)
-    assert (process.returncode, errors) == (0, "")
-    assert "wake-up lag" in shown
+        with forks.start(COMMAND, "top", server.url, "--interval", "0.1") as child:
+            while server.statistics().scrapes < 3:
+                await asyncio.sleep(0.01)
+            child.send_signal(signal.SIGINT)
+            ended = await asyncio.to_thread(child.wait)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "wake-up lag" in ended.stdout
 
 
 def test_no_answer_is_one_line_and_status_2() -> None:
@@ -197,7 +194,7 @@ def test_figures_with_our_names_that_are_not_ours_are_said_to_be(sample: str) ->
 def test_ctrl_c_waits_for_no_answer() -> None:
     """It waited until the server had answered, or been silent for five seconds: one that goes on and on held it up."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        command = [*COMMAND, f"127.0.0.1:{listener.getsockname()[1]}"]
+        command = [sys.executable, "-m", "aiokvoffload", "top", f"127.0.0.1:{listener.getsockname()[1]}"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:  # noqa: S603
             connection, _ = listener.accept()
             with connection:

@@ -1,14 +1,17 @@
 """Every engine moves what the plan says; those for CUDA need one."""
 
 import ctypes
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from aiokvoffload.base import GPULoadStoreSpec
+from aiokvoffload.config import CopyConfig
+from aiokvoffload.copy import choice
 from aiokvoffload.copy.arena import HostArena
-from aiokvoffload.copy.choice import choose_engine
+from aiokvoffload.copy.choice import choose_engine, choose_first
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.driver_engines import DriverBatchEngine, DriverCopyEngine
 from aiokvoffload.copy.engine import PartialCopyError, RunEngine
@@ -96,6 +99,19 @@ def test_the_host_has_its_own_engine() -> None:
     device = open_device("host")
     layout = lay_out(make_kv_caches([torch.zeros((4, 64), dtype=torch.uint8)]), device.torch_device)
     assert choose_engine(device, layout, []).name == "host"
+    device.close()
+
+
+def test_a_first_engine_that_nothing_betters_is_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The better one is made of the first one."""
+    device = open_device("host")
+    monkeypatch.setattr(device, "driver", SimpleNamespace(has_batch_copy=True), raising=False)
+    monkeypatch.setattr(choice, "make_backends", lambda *_, **__: None)
+    layout = lay_out(make_kv_caches([torch.zeros((4, 64), dtype=torch.uint8)]), device.torch_device)
+    first, make_better = choose_first(device, layout, [], CopyConfig())
+    assert first.name == "cuda-batch"
+    assert make_better is not None
+    assert make_better() is first
     device.close()
 
 

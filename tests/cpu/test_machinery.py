@@ -101,11 +101,14 @@ class LateEngines:
         return self.better
 
 
-@pytest.mark.parametrize("error", [None, ConfigError("no memory for stages")])
+@pytest.mark.parametrize("error", [None, ConfigError("no memory for stages"), RuntimeError("no compiler"), OSError()])
 def test_a_better_engine_is_used_once_it_is_there_and_not_waited_for(
-    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Kernels are compiled and copies timed for it, for a second or more: no first chunk waits for that."""
+    """Kernels are compiled and copies timed for it, for a second or more: no first chunk waits for that.
+
+    Whatever that raises costs the faster engine and nothing else: the memory is there, and grows.
+    """
     device = HostDevice()
     engines = LateEngines(device, error)
     monkeypatch.setattr(machinery, "choose_first", engines.choose)
@@ -116,8 +119,13 @@ def test_a_better_engine_is_used_once_it_is_there_and_not_waited_for(
     assert (built.statistics(POLLED).engine, built.growth.state.ended) == ("host", False)
     engines.allowed.set()
     assert ended.wait(10)
-    assert built.statistics(POLLED).engine == ("host" if error else "better")
+    found = built.statistics(POLLED)
+    assert (found.engine, found.growth_error) == ("host" if error else "better", "")
     assert {handler._engine for handler in built.handlers} == {engines.first if error else engines.better}
+    reason = f"{type(error).__name__}: {error}" if error else ""
+    assert found.engine_error == reason
+    told = f"no faster engine can be had, copies go on by host: {reason}"
+    assert [record.getMessage() for record in caplog.records] == ([told] if error else [])
     built.free()
 
 

@@ -12,13 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import aiokvoffload as kv
 from aiokvoffload.metrics import MetricsServer
 from aiokvoffload.tiering.memory import MemoryTier
+from tests.service.conftest import keys_of
 
 NUM_BLOCKS = 16
 BLOCK_BYTES = 4096
-
-
-def keys_of(count: int, *, name: str = "chunk") -> list[kv.OffloadKey]:
-    return [kv.make_offload_key(f"{name}-{number:04d}".encode(), 0) for number in range(count)]
 
 
 def make_service(*, cpu_chunks: int = 8, tier_chunks: int = 64) -> kv.OffloadingService:

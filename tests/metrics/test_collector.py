@@ -1,8 +1,6 @@
 """The collector in a registry of `prometheus_client`, asked from its threads."""
 
 import asyncio
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -12,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from aiokvoffload.errors import ArgumentError, ModeError
 from aiokvoffload.metrics import MetricsCollector
 from aiokvoffload.metrics.catalogue import FIGURES
+from tests.forked import Forks, without
 from tests.metrics.scene import BLOCK_BYTES, make_service, parsed, used_service, value
 
 
@@ -123,9 +122,8 @@ async def test_a_record_that_lacks_something_costs_one_figure(caplog: pytest.Log
     assert "aiokvoffload_resets_total could not be read" in caplog.text
 
 
-def test_without_the_extra_the_error_says_what_to_install() -> None:
-    code = "import sys; sys.modules['prometheus_client'] = None; import aiokvoffload.metrics"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+def test_without_the_extra_the_error_says_what_to_install(forks: Forks) -> None:
+    result = forks.run(without("prometheus_client") + "import aiokvoffload.metrics")
     assert "metrics need prometheus-client: pip install 'aiokvoffload[metrics]'" in result.stderr
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from aiokvoffload.metrics import MetricsCollector
 from aiokvoffload.tiering.disk.tier import DiskTier
 from aiokvoffload.tiering.manager import TieringOffloadingManager
 from aiokvoffload.tiering.memory import MemoryTier
 from tests.events.test_tiers import House
-from tests.metrics.scene import parsed, value
+from tests.metrics.scene import value
 from tests.service.conftest import keys_of
 
 OWNERS = {"cpu": TieringOffloadingManager, "disk": DiskTier, "memory": MemoryTier}
@@ -20,7 +20,7 @@ STATES = ("free", "writing", "pinned", "evictable", "quarantined")
 
 
 def slots(registry: CollectorRegistry, tier: str) -> dict[str, float]:
-    families = parsed(generate_latest(registry).decode())
+    families = list(registry.collect())
     figures = {state: value(families, "slots", tier=tier, pool="0", state=state) for state in STATES}
     assert min(figures.values()) >= 0
     assert sum(figures.values()) == value(families, "slot_capacity", tier=tier, pool="0")

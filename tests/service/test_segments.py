@@ -8,18 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokvoffload.base import GPULoadStoreSpec, OffloadKey, make_offload_key
+from aiokvoffload.base import GPULoadStoreSpec
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
 from aiokvoffload.service.segments import plan_load, plan_store
+from tests.service.conftest import keys_of
 
 ONE = (GroupConfig(),)
 PAIRS = (GroupConfig(blocks_per_chunk=2),)
 TWO_GROUPS = (GroupConfig(blocks_per_chunk=2), GroupConfig())
-
-
-def keys_of(count: int, group_idx: int = 0) -> list[OffloadKey]:
-    return [make_offload_key(b"hash-%04d" % number, group_idx) for number in range(count)]
 
 
 def test_plain_ids_are_the_blocks_of_the_keys_one_group() -> None:

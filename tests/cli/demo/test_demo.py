@@ -1,6 +1,5 @@
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,8 @@ from typer.testing import CliRunner
 
 from aiokvoffload.cli.app import app
 from aiokvoffload.cli.demo.report import DemoReport, plot_demo
+from tests.cli.newcomer import run_with_only
+from tests.forked import COMMAND, Forks, without
 
 QUICK = ["--model", "random", "--device", "host", "--turns", "1", "--conversations", "2", "--answer-tokens", "4"]
 
@@ -36,12 +37,23 @@ def figures(**changed: object) -> DemoReport:
     return DemoReport(**{**values, **changed})  # type: ignore[arg-type]
 
 
-def test_the_demo_finds_every_answer_identical_and_every_tier_used(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def demonstration() -> "subprocess.CompletedProcess[str]":
     """In a process of its own, since it sets the process up; the restart is a second one."""
-    command = [sys.executable, "-m", "aiokvoffload", "demo", *QUICK, "--json", "-"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    assert (result.returncode, result.stderr) == (0, "")
-    found = json.loads(result.stdout)
+    return run_with_only("demo", "demo", *QUICK, "--json", "-")
+
+
+def test_the_readmes_first_command_needs_nothing_beyond_its_extra(
+    demonstration: "subprocess.CompletedProcess[str]",
+) -> None:
+    """A package that only the tests bring would go unnoticed here and fail on a newcomer's machine."""
+    assert (demonstration.returncode, demonstration.stderr) == (0, "")
+
+
+def test_the_demo_finds_every_answer_identical_and_every_tier_used(
+    demonstration: "subprocess.CompletedProcess[str]",
+) -> None:
+    found = json.loads(demonstration.stdout)
     assert found["tokens_identical"] is True
     assert list(found["ttft_ms"]) == ["computed", "gpu", "cpu", "disk"]
     assert all(
@@ -66,12 +78,8 @@ def test_an_unknown_model_is_one_line_and_status_2() -> None:
     assert result.stderr.startswith("aiokvoffload: model must be one of smollm2, random, ")
 
 
-def test_without_the_extra_the_demo_says_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['transformers'] = None; sys.argv[1:] = ['demo', '--model', 'random'];"
-        "from aiokvoffload.cli.main import main; sys.exit(main())"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+def test_without_the_extra_the_demo_says_what_to_install(forks: Forks) -> None:
+    result = forks.run(without("transformers") + COMMAND, "demo", "--model", "random")
     assert result.returncode == 2
     assert result.stderr == "aiokvoffload: transformers is missing: pip install 'aiokvoffload[demo]'\n"
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from tests.cli.demo.tiny import PIECE_TOKENS, VOCABULARY, cpu_config, paged
 
 STREAMS, LEAVING = 200, 0.3
 BLOCKS = 200
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Nothing is encrypted here, and to load the authorities for each client takes longer than most tests."""
 
 
 class Letters(Text):
@@ -67,7 +70,8 @@ async def serving(*, max_requests: int = 1000) -> AsyncIterator[Rig]:
         kv.CPUOffloadingSpec(cpu_config(2 << 20)).open(model.kv_caches) as offload,
         Engine(model, config, offload=offload) as engine,
         listening(make_endpoint(Served("tiny", Letters(), engine, offload))) as url,
-        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+        openai.DefaultAsyncHttpxClient(verify=NO_TLS) as http_client,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=http_client) as client,
     ):
         yield Rig(url, engine, offload, client)
 
@@ -131,7 +135,7 @@ async def test_two_hundred_streams_of_which_a_third_leaves_end_with_clean_books(
 
 async def test_a_client_that_leaves_before_its_first_token_aborts_its_request() -> None:
     """Sending alone would not notice it: there is nothing to send before blocks are free."""
-    async with serving() as rig, httpx.AsyncClient() as client:
+    async with serving() as rig, httpx.AsyncClient(verify=NO_TLS) as client:
         body = {"model": "tiny", "messages": question(), "max_tokens": 1500, "stream": True}
         async with client.stream("POST", f"{rig.url}/v1/chat/completions", json=body) as first:
             events = first.aiter_bytes()  # kept: when it is collected, the connection is closed
@@ -196,7 +200,7 @@ async def test_a_server_that_ends_gives_a_client_up_that_takes_nothing() -> None
     ],
 )
 async def test_what_cannot_be_answered_is_status_400_and_says_why(body: bytes, reason: str) -> None:
-    async with serving() as rig, httpx.AsyncClient() as client:
+    async with serving() as rig, httpx.AsyncClient(verify=NO_TLS) as client:
         response = await client.post(f"{rig.url}/v1/chat/completions", content=body)
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
@@ -204,7 +208,7 @@ async def test_what_cannot_be_answered_is_status_400_and_says_why(body: bytes, r
 
 
 async def test_what_is_not_served_is_said_in_the_clients_terms() -> None:
-    async with serving() as rig, httpx.AsyncClient() as client:
+    async with serving() as rig, httpx.AsyncClient(verify=NO_TLS) as client:
         with pytest.raises(openai.NotFoundError, match="POST /v1/completions: Not Found"):
             await rig.client.completions.create(model="tiny", prompt="?")
         response = await client.get(f"{rig.url}/v1/chat/completions")
@@ -225,14 +229,14 @@ async def test_more_requests_than_are_allowed_get_status_429() -> None:
 
 async def test_a_body_that_is_too_long_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "MAX_BODY_BYTES", 1000)
-    async with serving() as rig, httpx.AsyncClient() as client:
+    async with serving() as rig, httpx.AsyncClient(verify=NO_TLS) as client:
         response = await client.post(f"{rig.url}/v1/chat/completions", content=b" " * 2000)
     assert response.status_code == 400
     assert "at most 1000 bytes" in response.json()["error"]["message"]
 
 
 async def test_health_follows_the_engine_and_metrics_are_prometheuss() -> None:
-    async with serving() as rig, httpx.AsyncClient() as client:
+    async with serving() as rig, httpx.AsyncClient(verify=NO_TLS) as client:
         assert (await client.get(f"{rig.url}/health")).json() == {"status": "ok"}
         metrics = await client.get(f"{rig.url}/metrics")
         assert metrics.text.startswith("# HELP aiokvoffload_")

@@ -13,13 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from aiokvoffload.cli.app import app
+from tests.forked import COMMAND, Forks, without
 
-COMMAND = [sys.executable, "-m", "aiokvoffload", "serve", "--model", "random", "--device", "host"]
+SERVE = ["serve", "--model", "random", "--device", "host"]
 
 
 def test_the_command_serves_on_loopback_until_it_is_interrupted(tmp_path: Path) -> None:
     disk = ["--disk-dir", str(tmp_path), "--disk-bytes", "16MiB"]
-    command = [*COMMAND, "--port", "0", "--cpu-bytes", "16MiB", *disk]
+    command = [sys.executable, "-m", "aiokvoffload", *SERVE, "--port", "0", "--cpu-bytes", "16MiB", *disk]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
         assert server.stdout is not None
         line = server.stdout.readline()
@@ -34,14 +35,11 @@ def test_the_command_serves_on_loopback_until_it_is_interrupted(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("told", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_an_answer_that_outlasts_the_servers_patience_is_told_so(told: signal.Signals, status: int) -> None:
-    code = (
-        "import sys; from aiokvoffload.cli.main import main; from aiokvoffload.cli.serve import run; run.GRACE_S = 0.3;"
-        "sys.argv[1:] = 'serve --model random --device host --port 0 --cpu-bytes 16MiB'.split(); sys.exit(main())"
-    )
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
-        assert server.stdout is not None
+def test_an_answer_that_outlasts_the_servers_patience_is_told_so(
+    told: signal.Signals, status: int, forks: Forks
+) -> None:
+    program = f"from aiokvoffload.cli.serve import run; run.GRACE_S = 0.3; {COMMAND}"
+    with forks.start(program, *SERVE, "--port", "0", "--cpu-bytes", "16MiB") as server:
         address = server.stdout.readline().split("/")[2]
         with contextlib.closing(http.client.HTTPConnection(address, timeout=30)) as client:
             body = {"model": "random", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8000}
@@ -50,9 +48,9 @@ def test_an_answer_that_outlasts_the_servers_patience_is_told_so(told: signal.Si
             server.send_signal(told)
             answer = client.getresponse()
             error = json.load(answer)["error"]
-        _, errors = server.communicate(timeout=30)
+        ended = server.wait()
     assert (answer.status, error["type"]) == (503, "closed")
-    assert (server.returncode, "Traceback" in errors) == (status, False)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (status, False)
 
 
 def wait_for_a_request(url: str) -> None:
@@ -62,10 +60,10 @@ def wait_for_a_request(url: str) -> None:
                 return
 
 
-def test_an_address_in_use_is_one_line_and_status_2() -> None:
+def test_an_address_in_use_is_one_line_and_status_2(forks: Forks) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        result = subprocess.run([*COMMAND, "--port", port], capture_output=True, text=True, check=False)  # noqa: S603
+        result = forks.run(COMMAND, *SERVE, "--port", port)
     assert result.returncode == 2
     assert result.stderr.startswith(
         f"aiokvoffload: --host 127.0.0.1 --port {port} cannot be listened on: Address already"
@@ -73,8 +71,8 @@ def test_an_address_in_use_is_one_line_and_status_2() -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_a_host_without_a_name_is_not_every_address() -> None:
-    result = subprocess.run([*COMMAND, "--host", "", "--port", "0"], capture_output=True, text=True, check=False)  # noqa: S603
+def test_a_host_without_a_name_is_not_every_address(forks: Forks) -> None:
+    result = forks.run(COMMAND, *SERVE, "--host", "", "--port", "0")
     assert result.returncode == 2
     assert result.stderr.startswith("aiokvoffload: --host must have a name")
 
@@ -86,31 +84,21 @@ def has_ipv6() -> bool:
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="needs an IPv6 loopback")
-def test_an_address_with_colons_is_written_as_a_url_wants_it() -> None:
-    command = [*COMMAND, "--host", "::1", "--port", "0", "--cpu-bytes", "16MiB"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
-        assert server.stdout is not None
+def test_an_address_with_colons_is_written_as_a_url_wants_it(forks: Forks) -> None:
+    with forks.start(COMMAND, *SERVE, "--host", "::1", "--port", "0", "--cpu-bytes", "16MiB") as server:
         line = server.stdout.readline()
-        server.kill()
     assert re.fullmatch(r"serving random at http://\[::1\]:\d+/v1\n", line)
 
 
 @pytest.mark.parametrize("option", [["--disk-bytes", "1GiB"], ["--disk-dir", "somewhere"]])
-def test_a_disk_needs_a_directory_and_a_size(option: list[str]) -> None:
-    code = (
-        f"import sys; sys.argv[1:] = {['serve', *option]!r}; from aiokvoffload.cli.main import main; sys.exit(main())"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+def test_a_disk_needs_a_directory_and_a_size(option: list[str], forks: Forks) -> None:
+    result = forks.run(COMMAND, "serve", *option)
     assert result.returncode == 2
     assert result.stderr == "aiokvoffload: --disk-dir and --disk-bytes belong together: where, and how much\n"
 
 
-def test_without_the_extra_the_command_says_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['uvicorn'] = None; sys.argv[1:] = ['serve', '--model', 'random'];"
-        "from aiokvoffload.cli.main import main; sys.exit(main())"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+def test_without_the_extra_the_command_says_what_to_install(forks: Forks) -> None:
+    result = forks.run(without("uvicorn") + COMMAND, *SERVE)
     assert result.returncode == 2
     assert result.stderr == "aiokvoffload: uvicorn is missing: pip install 'aiokvoffload[serve]'\n"
 

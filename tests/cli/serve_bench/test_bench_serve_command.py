@@ -7,20 +7,15 @@ import pytest
 from typer.testing import CliRunner
 
 from aiokvoffload.cli.app import app
+from tests.forked import COMMAND, Forks, without
 
-COMMAND = ["bench", "serve", "--device", "host", "--model", "random", "--quick"]
+BENCH_SERVE = ["bench", "serve", "--device", "host", "--model", "random", "--quick"]
 
 
-def aiokvoffload(*arguments: str, code: str = "pass") -> "subprocess.CompletedProcess[str]":
+def test_every_tier_and_share_of_hits_is_measured_in_one_run(tmp_path: Path, forks: Forks) -> None:
     """In a process of its own, since it sets the process up."""
-    start = f"sys.argv[1:] = {list(arguments)!r}; from aiokvoffload.cli.main import main; sys.exit(main())"
-    program = f"import sys; {code}; {start}"
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603
-
-
-def test_every_tier_and_share_of_hits_is_measured_in_one_run(tmp_path: Path) -> None:
     lengths = ["--prompt-tokens", "64,128", "--piece-tokens", "64", "--disk-dir", str(tmp_path)]
-    result = aiokvoffload(*COMMAND, *lengths, "--json", "-")
+    result = forks.run(COMMAND, *BENCH_SERVE, *lengths, "--json", "-")
     assert (result.returncode, result.stderr) == (0, "")
     found = json.loads(result.stdout)
     hits = [(hit["tier"], hit["prompt_tokens"], hit["hit_percent"], hit["loaded_tokens"]) for hit in found["hits"]]
@@ -52,28 +47,29 @@ def test_every_tier_and_share_of_hits_is_measured_in_one_run(tmp_path: Path) -> 
     ],
 )
 def test_what_cannot_be_measured_is_said_before_anything_is(options: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, [*COMMAND, *options])
+    result = CliRunner().invoke(app, [*BENCH_SERVE, *options])
     assert result.exit_code == 2
     assert result.stderr.startswith(f"aiokvoffload: {message}")
     assert result.stderr.count("\n") == 1
 
 
-def test_a_model_that_is_not_there_is_one_line_and_status_2() -> None:
-    result = aiokvoffload(*COMMAND, "--model", "huge")
+def test_a_model_that_is_not_there_is_one_line_and_status_2(forks: Forks) -> None:
+    result = forks.run(COMMAND, *BENCH_SERVE, "--model", "huge")
     expected = "aiokvoffload: model must be one of smollm2, random, random-1b, random-8b, got 'huge'\n"
     assert (result.returncode, result.stderr) == (2, expected)
 
 
-def test_without_the_extra_it_says_what_to_install() -> None:
-    result = aiokvoffload(*COMMAND, code="sys.modules['transformers'] = None")
+def test_without_the_extra_it_says_what_to_install(forks: Forks) -> None:
+    result = forks.run(without("transformers") + COMMAND, *BENCH_SERVE)
     assert result.returncode == 2
     assert result.stderr == "aiokvoffload: transformers is missing: pip install 'aiokvoffload[demo]'\n"
 
 
 def test_a_server_is_not_needed(tmp_path: Path) -> None:
-    absent = "sys.modules.update(dict.fromkeys(['starlette', 'uvicorn', 'gguf']))"
+    program = f"import sys\n{without('starlette', 'uvicorn', 'gguf')}{COMMAND}"
     options = ["--prompt-tokens", "32", "--decode-rows", "0", "--storing-prompts", "0"]
-    result = aiokvoffload(*COMMAND, *options, "--json", str(tmp_path / "bench.json"), code=absent)
+    command = [sys.executable, "-c", program, *BENCH_SERVE, *options, "--json", str(tmp_path / "bench.json")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     assert (result.returncode, result.stderr) == (0, "")
     assert "Expected of an 8B model on one H200" in result.stdout
     assert json.loads((tmp_path / "bench.json").read_text())["decode"] is None
