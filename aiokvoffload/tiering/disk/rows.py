@@ -10,11 +10,12 @@ import contextlib
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter, lt
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from aiokvoffload.base import OffloadKey
@@ -57,6 +58,10 @@ class Row(NamedTuple):
     key: OffloadKey
     rank: int
     checksum: bytes
+
+
+RowValues = tuple[int, int, OffloadKey, int, bytes]
+"""A row where there are many: making it a `Row` costs several times as much."""
 
 
 class ChainRun(NamedTuple):
@@ -133,7 +138,7 @@ class RowStore:
             return
         earlier = "SELECT slot FROM chunks WHERE pool = ? ORDER BY rank DESC LIMIT -1 OFFSET ?"
         slots = self._connection.execute(earlier, (pool, count)).fetchall()
-        with self.changing(deletes=[(pool, slot) for (slot,) in slots]):
+        with self.changing(deletes={pool: [slot for (slot,) in slots]}):
             pass
 
     def slots(self, pool: DiskPool, batch_rows: int) -> Iterator[list[int]]:
@@ -165,16 +170,21 @@ class RowStore:
 
     @contextlib.contextmanager
     def changing(
-        self, *, clear: bool = False, inserts: Sequence[Row] = (), deletes: Sequence[tuple[int, int]] = ()
+        self,
+        *,
+        clear: bool = False,
+        inserts: Sequence[RowValues] = (),
+        deletes: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> Iterator[None]:
-        """Change rows in one transaction: clear all, then insert, then delete; commit if the block does not raise."""
+        """Change rows in one transaction: clear all, insert, delete slots of pools; commit unless the block raises."""
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
             if clear:
                 connection.execute("DELETE FROM chunks")
             _insert(connection, inserts)
-            _delete(connection, deletes)
+            for pool, slots in deletes.items():
+                _delete(connection, pool, sorted(slots))
             yield
             connection.execute("COMMIT")
         except BaseException:
@@ -254,20 +264,18 @@ def require_own(connection: sqlite3.Connection, path: Path) -> None:
 
 
 # One statement for many rows: each lets go of the GIL and takes it again, among threads that all want it.
-def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+def _insert(connection: sqlite3.Connection, rows: Sequence[RowValues]) -> None:
     for start in range(0, len(rows), _STATEMENT_ROWS):
         part = rows[start : start + _STATEMENT_ROWS]
         placeholders = ", ".join(["(?, ?, ?, ?, ?)"] * len(part))
         connection.execute(f"INSERT OR REPLACE INTO chunks VALUES {placeholders}", tuple(chain.from_iterable(part)))  # noqa: S608
 
 
-def _delete(connection: sqlite3.Connection, pools_and_slots: Sequence[tuple[int, int]]) -> None:
-    for pool, run in groupby(sorted(pools_and_slots), itemgetter(0)):
-        slots = [slot for _, slot in run]
-        for start in range(0, len(slots), _STATEMENT_ROWS):
-            part = slots[start : start + _STATEMENT_ROWS]
-            placeholders = ", ".join("?" * len(part))
-            connection.execute(f"DELETE FROM chunks WHERE pool = ? AND slot IN ({placeholders})", (pool, *part))  # noqa: S608
+def _delete(connection: sqlite3.Connection, pool: int, slots: Sequence[int]) -> None:
+    for start in range(0, len(slots), _STATEMENT_ROWS):
+        part = slots[start : start + _STATEMENT_ROWS]
+        placeholders = ", ".join("?" * len(part))
+        connection.execute(f"DELETE FROM chunks WHERE pool = ? AND slot IN ({placeholders})", (pool, *part))  # noqa: S608
 
 
 def _increase(slots: Sequence[int]) -> bool:
