@@ -140,7 +140,7 @@ class _Stage:
         for views in self._buffers:
             for (view,) in views:
                 view[:] = random.randbytes(chunk_bytes)  # noqa: S311
-        self._next = 0
+        self._next = self._first_key = 0
         self._keys: list[OffloadKey] = []
 
     @classmethod
@@ -218,12 +218,16 @@ class _Stage:
         await asyncio.gather(*map(caller, self._buffers))
 
     def prepare(self) -> None:
-        """Make the keys that the next turn can need: an engine has them already."""
-        for number in range(len(self._keys), self._next + self._num_chunks + self._call_chunks):
+        """Make the keys that the next turn can need: an engine has them already. Forget what would be garbage there."""
+        first = max(0, self._next - self._num_chunks)
+        del self._keys[: first - self._first_key]
+        for number in range(first + len(self._keys), self._next + self._num_chunks + self._call_chunks):
             self._keys.append(make_offload_key(number.to_bytes(32, "big"), 0))
+        self._first_key = first
+        self.tier.take_events()
 
     def _named(self, numbers: Sequence[int]) -> list[OffloadKey]:
-        return [self._keys[number] for number in numbers]
+        return [self._keys[number - self._first_key] for number in numbers]
 
     async def _store(self, views: Sequence[ChunkViews]) -> None:
         numbers = range(self._next, self._next + self._call_chunks)

@@ -266,9 +266,11 @@ def require_own(connection: sqlite3.Connection, path: Path) -> None:
 # One statement for many rows: each lets go of the GIL and takes it again, among threads that all want it.
 def _insert(connection: sqlite3.Connection, rows: Sequence[RowValues]) -> None:
     for start in range(0, len(rows), _STATEMENT_ROWS):
-        part = rows[start : start + _STATEMENT_ROWS]
-        placeholders = ", ".join(["(?, ?, ?, ?, ?)"] * len(part))
-        connection.execute(f"INSERT OR REPLACE INTO chunks VALUES {placeholders}", tuple(chain.from_iterable(part)))  # noqa: S608
+        pools, slots, keys, ranks, checksums = zip(*rows[start : start + _STATEMENT_ROWS], strict=True)
+        placeholders = ", ".join(["(?, ?, ?, ?, ?)"] * len(pools))
+        # Not as bytes: for each of these sqlite3 looks for an adapter, which takes as long as the rest.
+        values = zip(pools, slots, map(bytearray, keys), ranks, map(bytearray, checksums), strict=True)
+        connection.execute(f"INSERT OR REPLACE INTO chunks VALUES {placeholders}", tuple(chain.from_iterable(values)))  # noqa: S608
 
 
 def _delete(connection: sqlite3.Connection, pool: int, slots: Sequence[int]) -> None:
