@@ -11,12 +11,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from aiokvoffload.cpu.threads import Handover
 from aiokvoffload.tiering.disk.calls import DiskCalls, Step
 from aiokvoffload.tiering.disk.io_threads import ExitCount
-from aiokvoffload.tiering.disk.rows import RowStore, RowValues
+from aiokvoffload.tiering.disk.rows import RowColumns, RowStore
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +32,8 @@ class RowChange(NamedTuple):
     `on_committed` is called on the owner's thread once that survives the death of the process.
     """
 
-    inserts: Sequence[RowValues] = ()
     pool: int = 0
+    inserts: RowColumns = RowColumns()
     deletes: Sequence[int] = ()
     on_committed: Callable[[], None] | None = None
     clears: bool = False
@@ -133,15 +134,18 @@ class RowWriter:
             return
 
     def _commit(self, batch: Sequence[RowChange]) -> None:
-        clears, inserts, deletes = False, list[RowValues](), defaultdict[int, list[int]](list)
+        clears = False
+        inserts, deletes = defaultdict[int, list[RowColumns]](list), defaultdict[int, list[int]](list)
         for change in batch:
             if change.clears:
-                clears, inserts = True, []
+                clears = True
+                inserts.clear()
                 deletes.clear()
-            inserts += change.inserts
+            inserts[change.pool].append(change.inserts)
             # A slot gets no row in the batch that deletes its last one: it is free only when that is committed.
             deletes[change.pool] += change.deletes
-        with self._rows.changing(clear=clears, inserts=inserts, deletes=deletes):
+        joined = {pool: _joined(parts) for pool, parts in inserts.items()}
+        with self._rows.changing(clear=clears, inserts=joined, deletes=deletes):
             self._calls.reached(Step.ROWS_CHANGED)
         self._calls.reached(Step.ROWS_COMMITTED)
 
@@ -155,6 +159,10 @@ class RowWriter:
 
     def __repr__(self) -> str:
         return f"RowWriter({self.commits} commits, {self.waiting} changes waiting, trouble {self.trouble!r})"
+
+
+def _joined(parts: Sequence[RowColumns]) -> RowColumns:
+    return RowColumns(*(list(chain.from_iterable(columns)) for columns in zip(*parts, strict=True)))
 
 
 def _tell(callbacks: Sequence[Callable[[], None]]) -> None:

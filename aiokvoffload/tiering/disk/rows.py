@@ -12,7 +12,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, repeat
 from operator import itemgetter, lt
 from pathlib import Path
 from types import MappingProxyType
@@ -60,8 +60,13 @@ class Row(NamedTuple):
     checksum: bytes
 
 
-RowValues = tuple[int, int, OffloadKey, int, bytes]
-"""A row where there are many: making it a `Row` costs several times as much."""
+class RowColumns(NamedTuple):
+    """Rows of one pool, column by column: so they come, and an object for each would be for nothing."""
+
+    slots: Sequence[int] = ()
+    keys: Sequence[OffloadKey] = ()
+    ranks: Sequence[int] = ()
+    checksums: Sequence[bytes] = ()
 
 
 class ChainRun(NamedTuple):
@@ -173,16 +178,23 @@ class RowStore:
         self,
         *,
         clear: bool = False,
-        inserts: Sequence[RowValues] = (),
+        inserts: Mapping[int, RowColumns] = MappingProxyType({}),
         deletes: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> Iterator[None]:
-        """Change rows in one transaction: clear all, insert, delete slots of pools; commit unless the block raises."""
+        """Change rows in one transaction, and commit unless the block raises.
+
+        Args:
+            clear: whether all are deleted first.
+            inserts: rows for each of several pools.
+            deletes: likewise slots that have no row any more; these go last.
+        """
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
             if clear:
                 connection.execute("DELETE FROM chunks")
-            _insert(connection, inserts)
+            for pool, rows in inserts.items():
+                _insert(connection, pool, rows)
             for pool, slots in deletes.items():
                 _delete(connection, pool, sorted(slots))
             yield
@@ -277,12 +289,12 @@ def require_own(connection: sqlite3.Connection, path: Path) -> None:
 
 
 # One statement for many rows: each lets go of the GIL and takes it again, among threads that all want it.
-def _insert(connection: sqlite3.Connection, rows: Sequence[RowValues]) -> None:
-    for start in range(0, len(rows), _STATEMENT_ROWS):
-        pools, slots, keys, ranks, checksums = zip(*rows[start : start + _STATEMENT_ROWS], strict=True)
-        placeholders = ", ".join(["(?, ?, ?, ?, ?)"] * len(pools))
+def _insert(connection: sqlite3.Connection, pool: int, rows: RowColumns) -> None:
+    for start in range(0, len(rows.slots), _STATEMENT_ROWS):
+        slots, keys, ranks, checksums = (column[start : start + _STATEMENT_ROWS] for column in rows)
+        placeholders = ", ".join(["(?, ?, ?, ?, ?)"] * len(slots))
         # Not as bytes: for each of these sqlite3 looks for an adapter, which takes as long as the rest.
-        values = zip(pools, slots, map(bytearray, keys), ranks, map(bytearray, checksums), strict=True)
+        values = zip(repeat(pool), slots, map(bytearray, keys), ranks, map(bytearray, checksums), strict=False)
         connection.execute(f"INSERT OR REPLACE INTO chunks VALUES {placeholders}", tuple(chain.from_iterable(values)))  # noqa: S608
 
 

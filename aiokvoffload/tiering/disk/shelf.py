@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, repeat
+from itertools import count
 from typing import NamedTuple
 
 from aiokvoffload.base import ChunkViews, LoadOutcome, LookupResult, OffloadKey, RemovalReason, StoreOutcome
@@ -19,7 +19,7 @@ from aiokvoffload.tiering.disk.batches import LoadBatch, PoolStorage, StoreBatch
 from aiokvoffload.tiering.disk.io_threads import IoThreads
 from aiokvoffload.tiering.disk.ranks import Ranks
 from aiokvoffload.tiering.disk.row_writer import RowChange, RowWriter
-from aiokvoffload.tiering.disk.rows import ChainRun
+from aiokvoffload.tiering.disk.rows import ChainRun, RowColumns
 from aiokvoffload.tiering.disk.slot_cache import SlotCache
 from aiokvoffload.tiering.disk.statistics import DiskCounts
 
@@ -265,9 +265,7 @@ class Shelf:
         cache.set_checksums(written.slots, checksums)
         cache.complete_write(held, failed)
         if written.keys:
-            pools = repeat(pool.index, len(ranks))
-            rows = list(zip(pools, written.slots, written.keys, ranks, checksums, strict=True))
-            shared.writer.put(RowChange(inserts=rows))
+            shared.writer.put(RowChange(pool.index, RowColumns(written.slots, written.keys, ranks, checksums)))
             shared.events.stored(written.keys)
         shared.counts.stored += len(ranks)
         shared.counts.stored_bytes += len(ranks) * pool.chunk_bytes * pool.num_workers
@@ -318,7 +316,7 @@ class Shelf:
         if slots:
             pool_index = self._storage.pool.index
             freed: Callable[[], None] = partial(self._free, slots)
-            self._shared.writer.put(RowChange(pool=pool_index, deletes=slots, on_committed=freed))
+            self._shared.writer.put(RowChange(pool_index, deletes=slots, on_committed=freed))
 
     def _free(self, slots: Sequence[int]) -> None:
         self.cache.free(slots)
