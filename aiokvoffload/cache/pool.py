@@ -139,8 +139,7 @@ class ChunkPool:
         """
         if not self.are_free(slots):
             raise InternalError(f"a key is evicted while a transfer holds its slot: {self!r}")
-        if self.index.remove(evicted) != slots:
-            raise InternalError(f"a key is evicted that has another slot or none: {self!r}")
+        self._forget(evicted, slots)
         turns_over = len(slots) == len(keys) and not self.free.count
         return self._hold(keys, sorted(slots) if turns_over else self._allocate(len(keys), slots))
 
@@ -188,11 +187,13 @@ class ChunkPool:
         counts = list(map(readers.get, slots))
         if None in counts:
             raise InternalError(f"slot {slots[counts.index(None)]} is unpinned but not pinned: {self!r}")
-        if self._orphaned_reads or counts.count(1) < len(counts):
-            self._unpin_shared(slots)
-            return
+        if counts.count(1) < len(counts):
+            slots = self._unpin_shared(slots)
         for slot in slots:
             del readers[slot]
+        if freed := self._orphaned_reads.intersection(slots):
+            self._orphaned_reads -= freed
+            self.free.give(freed)
 
     def drop(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
         """Take their slots away from keys that are readable or being written; held slots are quarantined.
@@ -200,16 +201,26 @@ class ChunkPool:
         Raises:
             InternalError: a key has another slot or none.
         """
-        if self.index.remove(keys) != slots:
-            raise InternalError(f"a key is dropped that has another slot or none: {self!r}")
-        for slot in slots:
-            if slot in self.writing:
-                self.writing.remove(slot)
-                self._orphaned_writes.add(slot)
-            elif slot in self._readers:
-                self._orphaned_reads.add(slot)
-            else:
-                self.free.give((slot,))
+        self._forget(keys, slots)
+        written, read = self.writing.intersection(slots), set(filter(self._readers.__contains__, slots))
+        self.writing -= written
+        self._orphaned_writes |= written
+        self._orphaned_reads |= read
+        self.free.give(set(slots) - written - read)
+
+    def retire(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> Held:
+        """Take their distinct slots away from keys that are readable, and hold each as if it were read.
+
+        Returns:
+            What to give to `unpin`.
+
+        Raises:
+            InternalError: a key has another slot or none.
+        """
+        self._forget(keys, slots)
+        self._pin(slots)
+        self._orphaned_reads.update(slots)
+        return Held(slots, keys)
 
     def hold_back(self, slots: Sequence[int]) -> None:
         """Quarantine free slots, in increasing order, which are in use from an earlier run."""
@@ -308,6 +319,10 @@ class ChunkPool:
         self.writing.update(slots)
         return Held(slots, keys)
 
+    def _forget(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
+        if self.index.remove(keys) != slots:
+            raise InternalError(f"a key is evicted or dropped that has another slot or none: {self!r}")
+
     def _allocate(self, count: int, freed: Sequence[int]) -> list[int]:
         left = self.free.count + len(freed) - count
         if left < 0:
@@ -325,14 +340,11 @@ class ChunkPool:
         self._orphaned_writes.difference_update(orphaned)
         self.free.give(orphaned)
 
-    def _unpin_shared(self, slots: Iterable[int]) -> None:
-        freed = []
+    def _unpin_shared(self, slots: Iterable[int]) -> list[int]:
+        """End one read of each slot but for the last one: those slots that are left."""
+        last = []
         for slot in slots:
-            if self._readers[slot] > 1:
-                self._readers[slot] -= 1
-                continue
-            del self._readers[slot]
-            if slot in self._orphaned_reads:
-                self._orphaned_reads.remove(slot)
-                freed.append(slot)
-        self.free.give(freed)
+            self._readers[slot] -= 1
+            if not self._readers[slot]:
+                last.append(slot)
+        return last

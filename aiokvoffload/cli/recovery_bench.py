@@ -16,7 +16,7 @@ from aiokvoffload.errors import TierError
 from aiokvoffload.testing.pages import page_buffers
 from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.description import Description
-from aiokvoffload.tiering.disk.rows import INDEX_NAME, Row, RowStore
+from aiokvoffload.tiering.disk.rows import INDEX_NAME, RowColumns, RowStore
 from aiokvoffload.tiering.disk.slot_cache import spare_slots
 from aiokvoffload.tiering.disk.tier import DiskTier
 
@@ -115,8 +115,8 @@ def _write_rows(path: Path, count: int, num_slots: int) -> int:
     for start in range(0, count, _BATCH_ROWS):
         numbers = range(start, min(count, start + _BATCH_ROWS))
         # Chains of 64 chunks, whose slots are anywhere.
-        rows = [Row(0, n * 7919 % count, _key(n), first_rank + (n // 64 << 20) + n % 64, bytes(16)) for n in numbers]
-        with store.changing(inserts=sorted(rows)):
+        rows = [(n * 7919 % count, _key(n), first_rank + (n // 64 << 20) + n % 64, bytes(16)) for n in numbers]
+        with store.changing(inserts={0: RowColumns(*zip(*sorted(rows), strict=True))}):
             pass
     store.close()
     return (path / INDEX_NAME).stat().st_size

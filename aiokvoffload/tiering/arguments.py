@@ -1,11 +1,15 @@
 """Whether what a tier is given fits together: keys of known groups, each with its buffers. Knows no tier's insides."""
 
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 
 from aiokvoffload.base import ChunkViews, OffloadKey
 from aiokvoffload.cache.chains import GROUP_SUFFIX, group_suffix
 from aiokvoffload.cache.key_check import KeyCheck
 from aiokvoffload.errors import ArgumentError, ConfigError
+
+_WHAT_COUNTS = attrgetter("nbytes", "c_contiguous", "readonly")
 
 
 class TierArguments:
@@ -19,7 +23,7 @@ class TierArguments:
         ConfigError: there is no group, no worker, or a chunk without bytes.
     """
 
-    __slots__ = ("_check", "_size_by_suffix", "num_workers")
+    __slots__ = ("_check", "_fit_to_load", "_fit_to_store", "_size_by_suffix", "num_workers")
 
     def __init__(self, chunk_bytes: Sequence[int], num_workers: int) -> None:
         if not chunk_bytes or min(chunk_bytes) < 1:
@@ -28,6 +32,9 @@ class TierArguments:
             raise ConfigError(f"num_workers must be at least 1, got {num_workers}")
         self.num_workers = num_workers
         self._check = KeyCheck(len(chunk_bytes))
+        sizes = set(chunk_bytes) if len(set(chunk_bytes)) == 1 else set[int]()
+        self._fit_to_load = {(size, True, False) for size in sizes}
+        self._fit_to_store = self._fit_to_load | {(size, True, True) for size in sizes}
         self._size_by_suffix = {group_suffix(group_idx): size for group_idx, size in enumerate(chunk_bytes)}
 
     def require(self, keys: Sequence[OffloadKey], views: Sequence[ChunkViews], *, writable: bool) -> None:
@@ -41,6 +48,8 @@ class TierArguments:
         self._check.require_distinct(keys, set(keys))
         if len(views) != len(keys):
             raise ArgumentError(f"views must have one entry for each of {len(keys)} keys, got {len(views)}")
+        if self._are_usual(views, writable=writable):
+            return
         size_of, num_workers = self._size_by_suffix, self.num_workers
         for index, (key, buffers) in enumerate(zip(keys, views, strict=True)):
             size_bytes = size_of[key[GROUP_SUFFIX]]
@@ -51,6 +60,11 @@ class TierArguments:
                 raise ArgumentError(
                     f"views[{index}] must have a buffer for each of {num_workers} workers: {len(buffers)}"
                 )
+
+    def _are_usual(self, views: Sequence[ChunkViews], *, writable: bool) -> bool:
+        """Whether all is well, and seen without looking at one buffer after the other; chunks must be of one size."""
+        fit = self._fit_to_load if writable else self._fit_to_store
+        return set(map(_WHAT_COUNTS, chain.from_iterable(views))) <= fit and set(map(len, views)) == {self.num_workers}
 
     def require_keys(self, keys: Sequence[OffloadKey]) -> None:
         """Check keys alone.

@@ -124,6 +124,22 @@ def test_a_dropped_key_that_is_being_written_leaves_its_slot_quarantined_until_t
     pool.check_integrity([], [new])
 
 
+def test_retired_slots_are_held_even_if_nobody_reads_them_and_are_free_with_the_last_hold() -> None:
+    """I7: a slot whose key is gone waits for whoever retired it, and for who read it before."""
+    pool = ChunkPool(4)
+    store(pool, make_keys(1, 2, 3))
+    read = pool.pin_leading(make_keys(1))
+    retired = pool.retire(make_keys(1, 2), [0, 1])
+    assert (retired.slots, states(pool)) == ([0, 1], (1, 0, 0, 1, 2))
+    pool.check_integrity([read, retired], [])
+    pool.unpin(retired)
+    assert states(pool) == (2, 0, 0, 1, 1)
+    pool.unpin(read)
+    assert states(pool) == (3, 0, 0, 1, 0)
+    with pytest.raises(InternalError, match="another slot or none"):
+        pool.retire(make_keys(3), [1])
+
+
 def test_a_clear_quarantines_what_is_held_and_frees_the_rest() -> None:
     """Fault 53."""
     pool = ChunkPool(8)

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
+import shutil
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from typer.testing import CliRunner
 
 from aiokvoffload.cli.app import app
 from aiokvoffload.cli.fio import Fio
+from aiokvoffload.tiering.disk.calls import DiskCalls, Step
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES
 from tests.tiering.disk.rig import CHUNK_BYTES, disk_rig
 
@@ -41,6 +45,11 @@ def change_index(path: Path, statement: str) -> None:
     connection.close()
 
 
+def contents_of(directories: Sequence[Path]) -> dict[Path, tuple[int, bytes]]:
+    files = (path for directory in directories for path in directory.iterdir())
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
 def invoke(*arguments: object) -> tuple[int, str]:
     result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200", "NO_COLOR": "1"})
     return result.exit_code, result.output
@@ -69,6 +78,39 @@ def test_inspect_verifies_every_chunk_and_changes_none(filled: tuple[Path, Path]
         assert status == 1
         assert json.loads(output)["verification"] == {"right": 9, "corrupt": 1, "unreadable": 0}
     assert data.read_bytes() == bytes(before)
+
+
+def test_inspect_writes_nothing_into_directories_that_cannot_be_written(
+    filled: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a superuser can, whatever their mode says: so what is there must be the same before and after."""
+    monkeypatch.setattr("os.access", lambda _, mode: mode != os.W_OK)
+    for directory in filled:
+        directory.chmod(0o500)
+    before = contents_of(filled)
+    for more in ((), ("--verify",)):
+        assert invoke("inspect", *filled, *more)[0] == 0
+        assert contents_of(filled) == before
+
+
+def test_inspect_reads_the_log_that_a_crash_has_left(tmp_path: Path) -> None:
+    """I5: what was committed is there, in whatever file."""
+
+    class Crash(DiskCalls):
+        def reached(self, step: Step) -> None:
+            if step is Step.ROWS_COMMITTED and not (tmp_path / "crashed").exists():
+                shutil.copytree(tmp_path / "running", tmp_path / "crashed")
+
+    async def crash() -> None:
+        async with disk_rig(tmp_path / "running", calls=Crash()) as rig:
+            await rig.store(*range(10))
+
+    asyncio.run(crash())
+    for chunks in (10, 0):
+        status, output = invoke("inspect", tmp_path / "crashed", "--verify", "--json", "-")
+        found = json.loads(output)
+        assert (status, found["chunks"], found["verification"]["right"]) == (0, chunks, chunks)
+        (tmp_path / "crashed" / "index.sqlite3-wal").write_bytes(b"")  # without it there is nothing
 
 
 def test_inspect_names_what_is_wrong_with_its_directories(filled: tuple[Path, Path], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from operator import not_
 from typing import NamedTuple
 
 from aiokvoffload.base import ChunkViews, LoadOutcome, OffloadKey
+from aiokvoffload.cache.pool import Held
 from aiokvoffload.cpu.common import PAGE_BYTES
 from aiokvoffload.tiering.disk.calls import DiskCalls, Step
 from aiokvoffload.tiering.disk.checksum import Checksummer
@@ -23,9 +24,11 @@ logger = logging.getLogger(__name__)
 MAX_RUN_BYTES = 2 << 20
 """Beyond some 2 MiB a bigger call is no faster, and keeps others from the thread."""
 MAX_JOB_BYTES = 2 << 20
-_QUEUED_JOB_BYTES = 512 << 10
-"""For a thread that can have several pieces under way: less is not worth the waking of another, and with more of them
-the GIL is held longer for their checksums, for which the loop waits."""
+_QUEUED_JOB_BYTES = 1 << 20
+"""For a thread that can have several pieces under way: less is not worth the waking of another, which then waits for
+the GIL among those that want it; with more the GIL is held longer for checksums, for which the loop waits."""
+_QUEUED_JOB_CHUNKS = 2
+"""At least, as far as they are no more than `MAX_JOB_BYTES`: the device has work while a thread computes checksums."""
 _MAX_BUFFERS = 512
 """In one call: half of what Linux takes (IOV_MAX), since a row may take two."""
 
@@ -70,7 +73,8 @@ class ChunkBatch(ABC):
     def jobs(self, num_threads: int, on_done: Callable[[], None]) -> Sequence[Job]:
         """Split the work among threads; the job that ends last calls `on_done`, whatever became of the chunks."""
         pool, count = self._pool, len(self.slots)
-        share = max(-(-count // num_threads), _QUEUED_JOB_BYTES // pool.slot_bytes if self._is_queued else 1)
+        least = max(_QUEUED_JOB_CHUNKS, _QUEUED_JOB_BYTES // pool.slot_bytes) if self._is_queued else 1
+        share = max(-(-count // num_threads), least)
         share = max(1, min(share, MAX_JOB_BYTES // pool.slot_bytes))
         # In the order of the call: chunks that lie side by side mostly stand side by side in their chain too.
         parts = [range(start, min(start + share, count)) for start in range(0, count, share)]
@@ -160,6 +164,15 @@ class StoreBatch(ChunkBatch):
         super().__init__(storage, slots, keys, views)
         self.checksums: list[bytes | None] = [None] * len(keys)
         self._digests: list[bytes] = [b""] * len(keys)
+
+    def written(self) -> tuple[Held, Sequence[bytes], Sequence[OffloadKey]]:
+        """The slots and keys of chunks that are written, their checksums, and the keys of the others."""
+        checksums = [checksum for checksum in self.checksums if checksum is not None]
+        if len(checksums) == len(self.keys):
+            return Held(self.slots, self.keys), checksums, ()
+        is_there = [checksum is not None for checksum in self.checksums]
+        written = Held(list(compress(self.slots, is_there)), list(compress(self.keys, is_there)))
+        return written, checksums, list(compress(self.keys, map(not_, is_there)))
 
     def _begin(self, positions: Sequence[int]) -> None:
         digests = self._digests_of(positions)

@@ -19,7 +19,7 @@ class DiskConfig:
         namespace: what makes bytes of equal key and size the same bytes: model and its revision, dtype, layout,
             parallel shape. A directory that was filled under another one is refused.
         policy: name of the cache policy (see `aiokvoffload.registry`).
-        threads: that read and write, each some 512 KiB at a time.
+        threads: that read and write, each 1 to 2 MiB at a time.
         verify: whether every loaded chunk is checked; to be turned off for measuring only.
         close_timeout_s: how long a close waits for reads and writes before it abandons them, in seconds.
         retry_s: seconds between attempts to write an index that cannot be written, to a full disk say.

@@ -20,6 +20,7 @@ def is_damage(error: Exception) -> bool:
 
 def unreadable(path: Path, error: Exception) -> TierError:
     """What to raise where the index may be all right, and its disk is full or failing."""
-    return TierError(
-        f"{path} cannot be read: {error}; make room on its disk, or check that disk: the chunks may be all right"
-    )
+    advice = "make room on its disk, or check that disk: the chunks may be all right"
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN:
+        advice = "there is a log to be read, for which its directory must be one that may be written: copy it to one"
+    return TierError(f"{path} cannot be read: {error}; {advice}")

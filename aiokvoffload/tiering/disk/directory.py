@@ -3,12 +3,17 @@
 import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from aiokvoffload.errors import TierError
 
 LOCK_NAME = "lock"
 DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
+
+
+class InUseError(TierError):
+    """Raised when another process, or another tier of this one, owns a directory."""
 
 
 class OwnedDirectory:
@@ -21,7 +26,8 @@ class OwnedDirectory:
         path: as given.
 
     Raises:
-        TierError: it cannot be made or used, or another process, or another tier of this one, owns it.
+        InUseError: it is somebody else's.
+        TierError: it cannot be made or used.
     """
 
     __slots__ = ("_lock", "path")
@@ -40,7 +46,7 @@ class OwnedDirectory:
         except OSError as error:
             owner = _owner_of(self._lock)
             os.close(self._lock)
-            raise TierError(f"directory {path} is in use by {owner}: close that, or name another directory") from error
+            raise InUseError(f"directory {path} is in use by {owner}: close that, or name another directory") from error
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
@@ -48,6 +54,7 @@ class OwnedDirectory:
         """Let others have it."""
         # A close alone would not: a child that was forked meanwhile has the same lock open.
         with contextlib.suppress(OSError):
+            os.ftruncate(self._lock, 0)
             fcntl.flock(self._lock, fcntl.LOCK_UN)
         os.close(self._lock)
 
@@ -55,7 +62,37 @@ class OwnedDirectory:
         return f"OwnedDirectory({self.path})"
 
 
+@contextlib.contextmanager
+def unowned(path: Path) -> Iterator[None]:
+    """Keep others from owning a directory for the time of the block; nothing is written, so it may be read-only.
+
+    Raises:
+        InUseError: somebody owns it.
+        TierError: it is none, or cannot be used.
+    """
+    try:
+        lock = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if not path.is_dir():
+            raise TierError(f"there is no directory {path}") from None
+        yield  # a copy without the lock, or one that nobody has owned yet
+        return
+    except OSError as error:
+        raise TierError(f"directory {path} cannot be used: {error.strerror}") from error
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InUseError(f"directory {path} is in use by {_owner_of(lock)}: close that first") from error
+        except OSError as error:
+            raise TierError(f"directory {path} cannot be locked: {error.strerror}") from error
+        yield
+
+
 def _owner_of(lock: int) -> str:
     with contextlib.suppress(OSError, ValueError):
-        return f"process {int(os.pread(lock, 32, 0))}"
+        number = int(os.pread(lock, 32, 0))
+        if Path(f"/proc/{number}").exists():  # whoever was killed has left its number there
+            return f"process {number}"
     return "another process"

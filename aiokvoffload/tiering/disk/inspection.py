@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from aiokvoffload.errors import TierError
 from aiokvoffload.tiering.disk.checksum import CHECKSUM_BYTES, Checksummer
 from aiokvoffload.tiering.disk.damage import DAMAGE_ERRORS, is_damage, unreadable
 from aiokvoffload.tiering.disk.description import Description, read_description
-from aiokvoffload.tiering.disk.directory import OwnedDirectory
+from aiokvoffload.tiering.disk.directory import InUseError, unowned
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES, DiskPool
 from aiokvoffload.tiering.disk.ranks import chain_of, highest_rank
 from aiokvoffload.tiering.disk.rows import (
@@ -86,11 +86,23 @@ def inspect_directory(path: Path) -> Inspection:
     if not index.is_file():
         raise TierError(f"{path} holds no disk tier: there is no {INDEX_NAME}; name a tier's first directory")
     try:
-        with closing(connect(index, read_only=True)) as connection:
+        with _connection_to(index) as connection:
             require_own(connection, index)
             return _inspect(connection, path)
     except DAMAGE_ERRORS as error:
         raise _explained(index, error) from error
+
+
+@contextlib.contextmanager
+def _connection_to(index: Path) -> Iterator[sqlite3.Connection]:
+    """To the index of a tier that may be in use; where it can be, nobody is kept from opening the tier meanwhile."""
+    with contextlib.ExitStack() as undo:
+        nobody_writes = False
+        if not os.access(index.parent, os.W_OK):  # SQLite cannot make the files there that it reads a log with
+            with contextlib.suppress(InUseError):
+                undo.enter_context(unowned(index.parent))
+                nobody_writes = True
+        yield undo.enter_context(closing(connect(index, read_only=True, nobody_writes=nobody_writes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +122,8 @@ class Verification:
 def verify_directories(paths: Sequence[Path], *, on_checked: Callable[[], None] = lambda: None) -> Verification:
     """Read and check every chunk; wrong ones stay where they are, and are misses when they are loaded.
 
+    The directories may be read-only; nothing is written.
+
     Args:
         paths: all directories of the tier, in the order in which they are configured.
         on_checked: called after each chunk.
@@ -120,8 +134,8 @@ def verify_directories(paths: Sequence[Path], *, on_checked: Callable[[], None] 
     index = paths[0] / INDEX_NAME
     with contextlib.ExitStack() as undo:
         for path in paths:
-            undo.callback(OwnedDirectory(path).release)
-        connection = undo.enter_context(closing(connect(index, read_only=True)))
+            undo.enter_context(unowned(path))
+        connection = undo.enter_context(closing(connect(index, read_only=True, nobody_writes=True)))
         try:
             require_own(connection, index)
             description, _, _ = read_description(connection)

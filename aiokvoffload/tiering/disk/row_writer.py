@@ -7,28 +7,34 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from aiokvoffload.cpu.threads import Handover
 from aiokvoffload.tiering.disk.calls import DiskCalls, Step
 from aiokvoffload.tiering.disk.io_threads import ExitCount
-from aiokvoffload.tiering.disk.rows import Row, RowStore
+from aiokvoffload.tiering.disk.rows import RowColumns, RowStore
 
 logger = logging.getLogger(__name__)
 
 MAX_BATCH_CHANGES = 1024
+COMMIT_PERIOD_S = 0.001
+"""Between two commits, while changes come faster: each wants the GIL some ten times, among others that want it."""
 
 
 class RowChange(NamedTuple):
-    """Rows that come and rows that go; `clears` deletes all that came before.
+    """Rows that come and rows that go, by their slots in a pool; `clears` deletes all that came before.
 
     `on_committed` is called on the owner's thread once that survives the death of the process.
     """
 
-    inserts: Sequence[Row] = ()
-    deletes: Sequence[tuple[int, int]] = ()
+    pool: int = 0
+    inserts: RowColumns = RowColumns()
+    deletes: Sequence[int] = ()
     on_committed: Callable[[], None] | None = None
     clears: bool = False
 
@@ -66,6 +72,7 @@ class RowWriter:
         self._retry_s, self._on_trouble = retry_s, on_trouble
         self._changes: queue.SimpleQueue[RowChange | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
+        self._committed_s = 0.0
         threading.Thread(target=self._run, name="aiokvoffload-disk-rows", daemon=True).start()
 
     def put(self, change: RowChange) -> None:
@@ -97,6 +104,8 @@ class RowWriter:
     def _collect(self) -> tuple[list[RowChange], bool]:
         batch: list[RowChange] = []
         change = self._changes.get()
+        if (pause_s := self._committed_s + COMMIT_PERIOD_S - time.monotonic()) > 0:
+            time.sleep(pause_s)
         while change is not None:
             batch.append(change)
             if len(batch) == MAX_BATCH_CHANGES:
@@ -118,20 +127,25 @@ class RowWriter:
                     return
                 continue
             self.trouble = ""
+            self._committed_s = time.monotonic()
             self.commits += 1
             self._handover.post(partial(_tell, [change.on_committed for change in batch if change.on_committed]))
             self._calls.reached(Step.SLOTS_FREED)
             return
 
     def _commit(self, batch: Sequence[RowChange]) -> None:
-        clears, inserts, deletes = False, list[Row](), list[tuple[int, int]]()
+        clears = False
+        inserts, deletes = defaultdict[int, list[RowColumns]](list), defaultdict[int, list[int]](list)
         for change in batch:
             if change.clears:
-                clears, inserts, deletes = True, [], []
-            inserts += change.inserts
+                clears = True
+                inserts.clear()
+                deletes.clear()
+            inserts[change.pool].append(change.inserts)
             # A slot gets no row in the batch that deletes its last one: it is free only when that is committed.
-            deletes += change.deletes
-        with self._rows.changing(clear=clears, inserts=inserts, deletes=deletes):
+            deletes[change.pool] += change.deletes
+        joined = {pool: _joined(parts) for pool, parts in inserts.items()}
+        with self._rows.changing(clear=clears, inserts=joined, deletes=deletes):
             self._calls.reached(Step.ROWS_CHANGED)
         self._calls.reached(Step.ROWS_COMMITTED)
 
@@ -145,6 +159,10 @@ class RowWriter:
 
     def __repr__(self) -> str:
         return f"RowWriter({self.commits} commits, {self.waiting} changes waiting, trouble {self.trouble!r})"
+
+
+def _joined(parts: Sequence[RowColumns]) -> RowColumns:
+    return RowColumns(*(list(chain.from_iterable(columns)) for columns in zip(*parts, strict=True)))
 
 
 def _tell(callbacks: Sequence[Callable[[], None]]) -> None:

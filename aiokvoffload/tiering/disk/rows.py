@@ -10,11 +10,12 @@ import contextlib
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, repeat
 from operator import itemgetter, lt
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from aiokvoffload.base import OffloadKey
@@ -57,6 +58,15 @@ class Row(NamedTuple):
     key: OffloadKey
     rank: int
     checksum: bytes
+
+
+class RowColumns(NamedTuple):
+    """Rows of one pool, column by column: so they come, and an object for each would be for nothing."""
+
+    slots: Sequence[int] = ()
+    keys: Sequence[OffloadKey] = ()
+    ranks: Sequence[int] = ()
+    checksums: Sequence[bytes] = ()
 
 
 class ChainRun(NamedTuple):
@@ -133,7 +143,7 @@ class RowStore:
             return
         earlier = "SELECT slot FROM chunks WHERE pool = ? ORDER BY rank DESC LIMIT -1 OFFSET ?"
         slots = self._connection.execute(earlier, (pool, count)).fetchall()
-        with self.changing(deletes=[(pool, slot) for (slot,) in slots]):
+        with self.changing(deletes={pool: [slot for (slot,) in slots]}):
             pass
 
     def slots(self, pool: DiskPool, batch_rows: int) -> Iterator[list[int]]:
@@ -165,16 +175,28 @@ class RowStore:
 
     @contextlib.contextmanager
     def changing(
-        self, *, clear: bool = False, inserts: Sequence[Row] = (), deletes: Sequence[tuple[int, int]] = ()
+        self,
+        *,
+        clear: bool = False,
+        inserts: Mapping[int, RowColumns] = MappingProxyType({}),
+        deletes: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> Iterator[None]:
-        """Change rows in one transaction: clear all, then insert, then delete; commit if the block does not raise."""
+        """Change rows in one transaction, and commit unless the block raises.
+
+        Args:
+            clear: whether all are deleted first.
+            inserts: rows for each of several pools.
+            deletes: likewise slots that have no row any more; these go last.
+        """
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
             if clear:
                 connection.execute("DELETE FROM chunks")
-            _insert(connection, inserts)
-            _delete(connection, deletes)
+            for pool, rows in inserts.items():
+                _insert(connection, pool, rows)
+            for pool, slots in deletes.items():
+                _delete(connection, pool, sorted(slots))
             yield
             connection.execute("COMMIT")
         except BaseException:
@@ -195,8 +217,14 @@ class RowStore:
         connection.execute("COMMIT")
 
 
-def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: Path, *, read_only: bool = False, nobody_writes: bool = False) -> sqlite3.Connection:
     """A connection of which any one thread at a time may make use.
+
+    Args:
+        path: of the index.
+        read_only: whether nothing is changed; beside the index SQLite may still make files, for its log.
+        nobody_writes: whether nobody else does either, for as long as the connection is open. It makes no files then,
+            unless there is a log to be read: one that was left by a crash.
 
     Raises:
         TierError: the file cannot be opened.
@@ -205,11 +233,18 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         if not read_only:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
+        if nobody_writes and not _has_log(path):
+            uri += "&immutable=1"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     except (OSError, sqlite3.OperationalError) as error:
         raise TierError(f"{path} cannot be opened: {error}") from error
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # damaged text is no failing disk
     return connection
+
+
+def _has_log(path: Path) -> bool:
+    log = path.with_name(f"{path.name}-wal")
+    return log.exists() and log.stat().st_size > 0
 
 
 def read_rows(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[Row]]:
@@ -254,20 +289,20 @@ def require_own(connection: sqlite3.Connection, path: Path) -> None:
 
 
 # One statement for many rows: each lets go of the GIL and takes it again, among threads that all want it.
-def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    for start in range(0, len(rows), _STATEMENT_ROWS):
-        part = rows[start : start + _STATEMENT_ROWS]
-        placeholders = ", ".join(["(?, ?, ?, ?, ?)"] * len(part))
-        connection.execute(f"INSERT OR REPLACE INTO chunks VALUES {placeholders}", tuple(chain.from_iterable(part)))  # noqa: S608
+def _insert(connection: sqlite3.Connection, pool: int, rows: RowColumns) -> None:
+    for start in range(0, len(rows.slots), _STATEMENT_ROWS):
+        slots, keys, ranks, checksums = (column[start : start + _STATEMENT_ROWS] for column in rows)
+        placeholders = ", ".join(["(?, ?, ?, ?, ?)"] * len(slots))
+        # Not as bytes: for each of these sqlite3 looks for an adapter, which takes as long as the rest.
+        values = zip(repeat(pool), slots, map(bytearray, keys), ranks, map(bytearray, checksums), strict=False)
+        connection.execute(f"INSERT OR REPLACE INTO chunks VALUES {placeholders}", tuple(chain.from_iterable(values)))  # noqa: S608
 
 
-def _delete(connection: sqlite3.Connection, pools_and_slots: Sequence[tuple[int, int]]) -> None:
-    for pool, run in groupby(sorted(pools_and_slots), itemgetter(0)):
-        slots = [slot for _, slot in run]
-        for start in range(0, len(slots), _STATEMENT_ROWS):
-            part = slots[start : start + _STATEMENT_ROWS]
-            placeholders = ", ".join("?" * len(part))
-            connection.execute(f"DELETE FROM chunks WHERE pool = ? AND slot IN ({placeholders})", (pool, *part))  # noqa: S608
+def _delete(connection: sqlite3.Connection, pool: int, slots: Sequence[int]) -> None:
+    for start in range(0, len(slots), _STATEMENT_ROWS):
+        part = slots[start : start + _STATEMENT_ROWS]
+        placeholders = ", ".join("?" * len(part))
+        connection.execute(f"DELETE FROM chunks WHERE pool = ? AND slot IN ({placeholders})", (pool, *part))  # noqa: S608
 
 
 def _increase(slots: Sequence[int]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from typing import NamedTuple
 
 from aiokvoffload.base import ChunkViews, LoadOutcome, LookupResult, OffloadKey, RemovalReason, StoreOutcome
 from aiokvoffload.cache.discard import DiscardPile
@@ -18,7 +19,7 @@ from aiokvoffload.tiering.disk.batches import LoadBatch, PoolStorage, StoreBatch
 from aiokvoffload.tiering.disk.io_threads import IoThreads
 from aiokvoffload.tiering.disk.ranks import Ranks
 from aiokvoffload.tiering.disk.row_writer import RowChange, RowWriter
-from aiokvoffload.tiering.disk.rows import ChainRun, Row
+from aiokvoffload.tiering.disk.rows import ChainRun, RowColumns
 from aiokvoffload.tiering.disk.slot_cache import SlotCache
 from aiokvoffload.tiering.disk.statistics import DiskCounts
 
@@ -58,13 +59,20 @@ class SharedParts:
         self.num_threads, self.verify = num_threads, verify
 
 
+class _Write(NamedTuple):
+    """A write of some keys: `own` wakes the call that began it and may be cancelled with it, `ending` any others."""
+
+    own: "asyncio.Future[StoreOutcomes]"
+    ending: "asyncio.Future[StoreOutcomes]"
+
+
 @dataclass(slots=True)
 class _StoreCall:
     """One call of `store`: what is given, what is known of it, and the writes it waits for, its own and others'."""
 
     views: dict[OffloadKey, ChunkViews]
     outcomes: StoreOutcomes = field(default_factory=dict)
-    begun: list["asyncio.Future[StoreOutcomes]"] = field(default_factory=list)
+    begun: list["_Write"] = field(default_factory=list)
     joined: dict[OffloadKey, "asyncio.Future[StoreOutcomes]"] = field(default_factory=dict)
 
 
@@ -97,8 +105,9 @@ class Shelf:
         call = _StoreCall(dict(zip(keys, views, strict=True)))
         async with self._turn:
             await self._begin_stores(call)
-        for ending in call.begun:
-            call.outcomes.update(await asyncio.shield(ending))
+        for write in call.begun:
+            # Not the other one behind a shield: that costs a turn of the loop, for which it lets go of the GIL.
+            call.outcomes.update(await write.own)
         for key, ending in call.joined.items():
             outcome = (await asyncio.shield(ending))[key]
             call.outcomes[key] = StoreOutcome.PRESENT if outcome is StoreOutcome.STORED else outcome
@@ -116,7 +125,7 @@ class Shelf:
             self._shared.counts.missed += len(keys) - len(there)
         if held.keys:
             batch, ending = self._begin_load(held, views)
-            await asyncio.shield(ending)
+            await ending
             outcomes.update(zip(held.keys, batch.outcomes, strict=True))
         return outcomes
 
@@ -167,8 +176,12 @@ class Shelf:
 
     async def _begin_stores(self, call: "_StoreCall") -> None:
         epoch, chain_number = self._epoch, next(self._shared.chain_numbers)
-        self.cache.access(list(call.views), chain_number)
-        absent = self._sort_out(list(call.views), call)
+        keys = list(call.views)
+        absent = self._sort_out(keys, call)
+        if len(absent) == len(keys):
+            self.cache.access_absent(keys, chain_number)
+        else:
+            self.cache.access(keys, chain_number)
         while absent:
             if self._shared.writer.trouble or self._is_over:
                 call.outcomes.update(self._count_failed(absent))
@@ -221,16 +234,17 @@ class Shelf:
         shared.events.removed(evicted[::-1], RemovalReason.EVICTED)
         self._retire(retiring.slots)
         self._writes.append(held)
-        ending: asyncio.Future[StoreOutcomes] = asyncio.get_running_loop().create_future()
-        self._storing.update(dict.fromkeys(held.keys, ending))
-        call.begun.append(ending)
+        loop = asyncio.get_running_loop()
+        write = _Write(loop.create_future(), loop.create_future())
+        self._storing.update(dict.fromkeys(held.keys, write.ending))
+        call.begun.append(write)
         batch = StoreBatch(self._storage, held.slots, held.keys, [call.views[key] for key in held.keys])
-        end = partial(self._end_store, batch, held, ending, self._epoch)
+        end = partial(self._end_store, batch, held, write, self._epoch)
         for job in batch.jobs(shared.num_threads, partial(shared.handover.post, end)):
             shared.threads.store(job)
         return len(held.keys)
 
-    def _end_store(self, batch: StoreBatch, held: Held, ending: "asyncio.Future[StoreOutcomes]", epoch: int) -> None:
+    def _end_store(self, batch: StoreBatch, held: Held, write: _Write, epoch: int) -> None:
         self._writes.remove(held)
         if epoch != self._epoch:
             self.cache.abandon_write(held)
@@ -240,27 +254,22 @@ class Shelf:
             for key in held.keys:
                 self._storing.pop(key, None)
         self.wake()
-        if not ending.done():
-            ending.set_result(outcomes)
+        for future in write:
+            if not future.done():
+                future.set_result(outcomes)
 
     def _complete_store(self, batch: StoreBatch, held: Held) -> StoreOutcomes:
         shared, cache, pool = self._shared, self.cache, self._storage.pool
-        ranks = shared.ranks.take(len(held.keys))
-        rows = [
-            Row(pool.index, slot, key, rank, checksum)
-            for slot, key, rank, checksum in zip(held.slots, held.keys, ranks, batch.checksums, strict=True)
-            if checksum is not None
-        ]
-        cache.set_checksums([row.slot for row in rows], [row.checksum for row in rows])
-        written = dict.fromkeys((row.key for row in rows), StoreOutcome.STORED)
-        failed = [key for key in held.keys if key not in written]
+        written, checksums, failed = batch.written()
+        ranks = shared.ranks.take(len(written.keys))
+        cache.set_checksums(written.slots, checksums)
         cache.complete_write(held, failed)
-        if rows:
-            shared.writer.put(RowChange(inserts=rows))
-            shared.events.stored(list(written))
-        shared.counts.stored += len(written)
-        shared.counts.stored_bytes += len(written) * pool.chunk_bytes * pool.num_workers
-        return written | self._count_failed(failed)
+        if written.keys:
+            shared.writer.put(RowChange(pool.index, RowColumns(written.slots, written.keys, ranks, checksums)))
+            shared.events.stored(written.keys)
+        shared.counts.stored += len(ranks)
+        shared.counts.stored_bytes += len(ranks) * pool.chunk_bytes * pool.num_workers
+        return dict.fromkeys(written.keys, StoreOutcome.STORED) | self._count_failed(failed)
 
     def _begin_load(self, held: Held, views: Sequence[ChunkViews]) -> tuple[LoadBatch, "asyncio.Future[None]"]:
         shared = self._shared
@@ -291,9 +300,10 @@ class Shelf:
 
     def _complete_load(self, batch: LoadBatch, held: Held) -> None:
         """End a read; keys that could not be read, or were not what was stored, are forgotten (I4, I5)."""
-        pairs = zip(held.keys, batch.outcomes, strict=True)
-        useless = {key for key, outcome in pairs if outcome is not LoadOutcome.LOADED}
-        if useless:
+        useless: set[OffloadKey] = set()
+        if batch.outcomes.count(LoadOutcome.LOADED) < len(held.keys):
+            pairs = zip(held.keys, batch.outcomes, strict=True)
+            useless = {key for key, outcome in pairs if outcome is not LoadOutcome.LOADED}
             lost = self.cache.forget(held, useless)
             self._shared.events.removed(lost.keys, RemovalReason.FAILED)
             self._retire(lost.slots)
@@ -306,7 +316,7 @@ class Shelf:
         if slots:
             pool_index = self._storage.pool.index
             freed: Callable[[], None] = partial(self._free, slots)
-            self._shared.writer.put(RowChange(deletes=[(pool_index, slot) for slot in slots], on_committed=freed))
+            self._shared.writer.put(RowChange(pool_index, deletes=slots, on_committed=freed))
 
     def _free(self, slots: Sequence[int]) -> None:
         self.cache.free(slots)

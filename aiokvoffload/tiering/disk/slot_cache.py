@@ -17,7 +17,8 @@ from aiokvoffload.tiering.disk.checksum import CHECKSUM_BYTES
 from aiokvoffload.tiering.disk.rows import ChainRun
 
 _CHECKSUM = np.dtype(f"V{CHECKSUM_BYTES}")
-MAX_SPARE_SLOTS = 256
+MAX_SPARE_SLOTS = 1024
+"""With fewer of 64 KiB, stores under way and a commit or two would have them all, and stores would wait."""
 
 
 def spare_slots(num_slots: int) -> int:
@@ -88,8 +89,8 @@ class SlotCache(ChunkCache):
         admission = self._policy.admit(chain[: self.pool.free.count], room, protected, chain_number)
         if admission is None:
             return None
-        accepted, victims, _ = admission
-        retiring = self._retire(victims)
+        accepted, victims, victim_slots = admission
+        retiring = self._retire(victims, victim_slots)
         held = self.pool.reserve(chain[:accepted])
         self._policy.place(held.keys, held.slots, chain_number)
         return Reserved(held, victims, retiring)
@@ -104,7 +105,7 @@ class SlotCache(ChunkCache):
         lost = {key: slot for key, slot in zip(held.keys, held.slots, strict=True) if key in keys and find(key) == slot}
         if lost:
             self._policy.remove(list(lost.values()))
-        return self._retire(list(lost))
+        return self._retire(list(lost), list(lost.values()))
 
     def free(self, slots: Sequence[int]) -> None:
         """The rows of retiring slots are gone."""
@@ -165,11 +166,6 @@ class SlotCache(ChunkCache):
         slots, checksums = [found[key][0] for key in keys], [found[key][1] for key in keys]
         return ChainRun(run.pool, run.chain, keys, slots, checksums)
 
-    def _retire(self, keys: Sequence[OffloadKey]) -> Held:
-        if not keys:
-            return Held((), ())
-        # Held before they are dropped: otherwise they would be free at once.
-        retiring = self.pool.pin_leading(keys)
-        self.pool.drop(keys, retiring.slots)
-        self._retiring.update(retiring.slots)
-        return retiring
+    def _retire(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> Held:
+        self._retiring.update(slots)
+        return self.pool.retire(keys, slots) if keys else Held((), ())

@@ -88,8 +88,8 @@ class DiskTier(SecondaryTier):
         """Write chunks. They are loadable when that has ended; after a crash, once their rows are committed."""
         live = self._opened()
         self._arguments.require(keys, views, writable=False)
-        if too_long := [key for key in keys if len(key) > MAX_KEY_BYTES]:
-            raise ArgumentError(f"keys must be at most {MAX_KEY_BYTES} bytes long, got {len(too_long[0])}")
+        if (longest_bytes := max(map(len, keys), default=0)) > MAX_KEY_BYTES:
+            raise ArgumentError(f"keys must be at most {MAX_KEY_BYTES} bytes long, got {longest_bytes}")
         accepted = min(len(keys), self._config.max_pending_stores - self._pending_stores)
         live.shared.counts.dropped += len(keys) - accepted
         async with self._in_flight():
@@ -98,7 +98,8 @@ class DiskTier(SecondaryTier):
                 outcomes = await live.by_pool(Shelf.store, keys[:accepted], views[:accepted])
             finally:
                 self._pending_stores -= accepted
-        return [outcomes.get(key, StoreOutcome.REFUSED) for key in keys]
+        stored = list(map(outcomes.__getitem__, keys[:accepted]))
+        return stored + [StoreOutcome.REFUSED] * (len(keys) - accepted)
 
     async def load(self, keys: Sequence[OffloadKey], views: Sequence[ChunkViews]) -> Sequence[LoadOutcome]:
         """Read chunks and check them."""
@@ -106,7 +107,7 @@ class DiskTier(SecondaryTier):
         self._arguments.require(keys, views, writable=True)
         async with self._in_flight():
             outcomes = await live.by_pool(Shelf.load, keys, views)
-        return [outcomes[key] for key in keys]
+        return list(map(outcomes.__getitem__, keys))
 
     async def reset(self) -> int:
         """Forget every key, and return when no restart can bring one back.

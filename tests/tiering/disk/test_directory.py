@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aiokvoffload.errors import TierError
-from aiokvoffload.tiering.disk.directory import OwnedDirectory
+from aiokvoffload.tiering.disk.directory import InUseError, OwnedDirectory, unowned
 
 
 def test_a_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:
@@ -36,3 +36,28 @@ def test_what_a_forked_child_still_has_open_keeps_no_released_directory(
         OwnedDirectory(tmp_path).release()
     finally:
         close(*kept)
+
+
+def test_nobody_can_own_a_directory_while_somebody_reads_it(tmp_path: Path) -> None:
+    OwnedDirectory(tmp_path).release()
+    with unowned(tmp_path), unowned(tmp_path), pytest.raises(InUseError, match="in use by another process"):
+        OwnedDirectory(tmp_path)
+    owner = OwnedDirectory(tmp_path)
+    with pytest.raises(InUseError, match=f"in use by process {os.getpid()}: close that first"), unowned(tmp_path):
+        pass
+    owner.release()
+
+
+def test_whoever_was_killed_is_not_named_as_the_owner(tmp_path: Path) -> None:
+    OwnedDirectory(tmp_path).release()
+    (tmp_path / "lock").write_text("999999999\n")
+    with unowned(tmp_path), pytest.raises(InUseError, match="in use by another process"):
+        OwnedDirectory(tmp_path)
+
+
+def test_reading_a_directory_makes_none_and_no_lock_in_one(tmp_path: Path) -> None:
+    with unowned(tmp_path):
+        assert not list(tmp_path.iterdir())
+    with pytest.raises(TierError, match="there is no directory"), unowned(tmp_path / "missing"):
+        pass
+    assert not list(tmp_path.iterdir())
