@@ -105,7 +105,7 @@ class CopyConfig:
 
     engine: str = "auto"
     staging_bytes: int = 128 << 20
-    programs: int = 32
+    programs: int = 132
     turn_bytes: int = 32 << 20
     calibration_file: str | None = None
 

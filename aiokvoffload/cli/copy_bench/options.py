@@ -112,7 +112,7 @@ class CopyOptions:
     device: str = "auto"
     repeat: int = 9
     compute: bool = False
-    programs: int = 32
+    programs: int = 132
     staging_bytes: int = 128 << 20
 
     def __post_init__(self) -> None:
