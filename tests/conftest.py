@@ -97,6 +97,7 @@ def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     if torch.cuda.is_available():
         # Here and not at the end, where pytest still holds what the fixtures made.
         gc.collect()
+        torch._C._cuda_clearCublasWorkspaces()  # which a matrix product leaves for each stream
         assert not torch.cuda.memory_allocated(), "GPU bytes left over by an earlier test"
     if is_async:
         request.getfixturevalue("no_task_left")
