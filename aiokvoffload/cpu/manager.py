@@ -72,7 +72,7 @@ class CPUOffloadingManager(OffloadingManager):
         pools: Sequence[PoolShape],
         *,
         groups: Sequence[GroupConfig],
-        policy: str = "lru",
+        policy: str = "adaptive",
         store_threshold: int = 1,
         store_tracker_keys: int = 64_000,
         max_pending_events: int = 10_000,
