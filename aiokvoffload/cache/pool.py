@@ -8,7 +8,7 @@ copy may still touch it). `free + writing + pinned + evictable + quarantined = c
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain, repeat, takewhile
 from itertools import count as counted
 from typing import NamedTuple
 
@@ -184,15 +184,12 @@ class ChunkPool:
         Raises:
             InternalError: a slot is not being read; nothing has changed.
         """
-        readers, slots = self._readers, held.slots
-        counts = list(map(readers.get, slots))
-        if None in counts:
-            raise InternalError(f"slot {slots[counts.index(None)]} is unpinned but not pinned: {self!r}")
+        slots = held.slots
+        counts = list(map(self._readers.pop, slots, repeat(0)))
         if self._orphaned_reads or counts.count(1) < len(counts):
+            # Not the rule: as it was, and one by one.
+            self._readers.update(each for each in zip(slots, counts, strict=True) if each[1])
             self._unpin_shared(slots)
-            return
-        for slot in slots:
-            del readers[slot]
 
     def drop(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
         """Take their slots away from keys that are readable or being written; held slots are quarantined.
@@ -325,7 +322,9 @@ class ChunkPool:
         self._orphaned_writes.difference_update(orphaned)
         self.free.give(orphaned)
 
-    def _unpin_shared(self, slots: Iterable[int]) -> None:
+    def _unpin_shared(self, slots: Sequence[int]) -> None:
+        if not self._readers.keys() >= set(slots):
+            raise InternalError(f"one of the slots {list(slots)} is unpinned but not pinned: {self!r}")
         freed = []
         for slot in slots:
             if self._readers[slot] > 1:

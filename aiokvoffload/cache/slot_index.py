@@ -93,9 +93,7 @@ class _FlatIndex(SlotIndex):
         return self._slots.keys().isdisjoint(keys)
 
     def put(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
-        index = self._slots
-        for key, slot in zip(keys, slots, strict=True):
-            index[key] = slot
+        self._slots.update(zip(keys, slots, strict=True))
 
     def remove(self, keys: Collection[OffloadKey]) -> list[int | None]:
         return list(map(self._slots.pop, keys, repeat(None)))
