@@ -49,9 +49,14 @@ class CacheSet(TierCache):
         self._check.require_key(key)
         return self._cache_by_suffix[key[GROUP_SUFFIX]].lookup(key)
 
-    def count_leading(self, keys: Sequence[OffloadKey]) -> int:
-        """Number of leading keys that are readable or being written."""
-        return sum(len(slots) for _, _, slots in self._find_leading(keys))
+    @property
+    def removals(self) -> int:
+        """How often keys have lost their slots."""
+        return sum(cache.pool.removals for cache in self._caches)
+
+    def find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
+        """The slots of the leading keys that are readable or being written, each within the pool of its group."""
+        return [slot for _, _, slots in self._find_leading(keys) for slot in slots]
 
     def _find_leading(
         self, keys: Sequence[OffloadKey]
@@ -107,17 +112,21 @@ class CacheSet(TierCache):
         for cache, part in self._by_cache(keys):
             cache.access_absent(part, chain_number)
 
-    def pin_leading(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
-        """Hold the leading keys that can be read now, for reading."""
-        slots: list[int] = []
+    def access_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain_number: int) -> None:
+        """Count a use of distinct keys that have slots, which are looked for again."""
+        self.access(keys, chain_number)
+
+    def pin_leading(self, keys: Sequence[OffloadKey], slots: Sequence[int] | None = None) -> KeysInSlots:
+        """Hold the leading keys that can be read now, for reading; slots are looked for even if they are known."""
+        pinned: list[int] = []
         record = []
         for cache, run, found in self._find_leading(keys):
             held = cache.pool.pin_found(run, found)
-            slots += held.slots
+            pinned += held.slots
             record.append((cache, held))
             if len(held.slots) < len(run):
                 break
-        return keys[: len(slots)], slots, record
+        return keys[: len(pinned)], pinned, record
 
     def reserve(
         self,

@@ -58,6 +58,7 @@ class ChunkPool:
         index: the slot of every key that is readable or being written; not to be changed from outside.
         writing: the slots that are being written, but for quarantined ones; not to be changed from outside.
         held_back: slots in use from an earlier run, which count as quarantined; not to be changed from outside.
+        removals: how often keys have lost their slots; while it stays the same, who had a slot has it still.
 
     Raises:
         ArgumentError: `num_slots` is below 1.
@@ -73,6 +74,7 @@ class ChunkPool:
         "free",
         "held_back",
         "index",
+        "removals",
         "writing",
     )
 
@@ -90,6 +92,7 @@ class ChunkPool:
         self._orphaned_reads: set[int] = set()
         self._orphaned_writes: set[int] = set()
         self.held_back = SlotMarks(num_slots)
+        self.removals = 0
 
     @property
     def pinned_count(self) -> int:
@@ -139,6 +142,7 @@ class ChunkPool:
         """
         if not self.are_free(slots):
             raise InternalError(f"a key is evicted while a transfer holds its slot: {self!r}")
+        self.removals += 1
         if self.index.remove(evicted) != slots:
             raise InternalError(f"a key is evicted that has another slot or none: {self!r}")
         turns_over = len(slots) == len(keys) and not self.free.count
@@ -197,6 +201,7 @@ class ChunkPool:
         Raises:
             InternalError: a key has another slot or none.
         """
+        self.removals += 1
         if self.index.remove(keys) != slots:
             raise InternalError(f"a key is dropped that has another slot or none: {self!r}")
         for slot in slots:
@@ -255,6 +260,7 @@ class ChunkPool:
         self._orphaned_writes |= self.writing
         self.free = FreeRuns(self._ready, chain(self._orphaned_reads, self._orphaned_writes, self.held_back))
         self.writing = set()
+        self.removals += 1
         return self.index.clear()
 
     def statistics(self) -> PoolStatistics:

@@ -101,8 +101,12 @@ class CPUOffloadingManager(OffloadingManager):
         return self._cache.lookup(key)
 
     def lookup_prefix(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
-        """Number of leading keys that are readable or being written; changes nothing."""
-        return self._cache.count_leading(as_sequence(keys))
+        """Number of leading keys that are readable or being written; changes nothing that anybody else sees."""
+        keys = as_sequence(keys)
+        slots = self._cache.find_leading(keys)
+        if (uses := self._requests.get(ctx.req_id)) is not None:
+            uses.looked_up(keys, slots, self._cache.removals)
+        return len(slots)
 
     def lookup_groups(self, keys_by_group: Sequence[Sequence[OffloadKey]], ctx: ReqContext) -> int:
         """The longest common position (see `cache.prefix`); `keys_by_group` has the keys from the sequence's start."""
@@ -114,8 +118,12 @@ class CPUOffloadingManager(OffloadingManager):
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
         uses = self._uses_of(ctx)  # before anything is pinned, since it may refuse
-        readable, slots, record = self._cache.pin_leading(keys)
-        self._cache.access(uses.count_use(self._cache.in_chain_order(readable)), uses.chain_number)
+        readable, slots, record = self._cache.pin_leading(keys, uses.slots_of(keys, self._cache.removals))
+        new = uses.count_use(self._cache.in_chain_order(readable))
+        if new is readable:
+            self._cache.access_found(new, slots, uses.chain_number)
+        else:
+            self._cache.access(new, uses.chain_number)
         self._counts.loaded += len(readable)
         self._counts.missed += len(keys) - len(readable)
         token = self._loads.issue(record if readable else None)

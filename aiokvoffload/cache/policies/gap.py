@@ -212,8 +212,9 @@ class GAPPolicy(LayeredPolicy):
 
     def _remember(self, tags: Sequence[int], uses: Sequence[int]) -> None:
         """Remember uses of keys that are not resident: the first's and half of the others', who vouch for the rest."""
-        counts = zip(tags, uses, strict=True)
-        self._ghosts.put([next(counts), *(each for each in counts if each[0] & _SPARED_TAIL_BIT)])
+        is_kept = list(map(and_, tags, repeat(_SPARED_TAIL_BIT)))
+        is_kept[0] = True
+        self._ghosts.put(list(compress(tags, is_kept)), compress(uses, is_kept))
 
     def seed(self, residents: Any) -> None:
         """Take over an order, as that of one chain that was used once."""

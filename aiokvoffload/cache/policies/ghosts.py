@@ -6,6 +6,7 @@ of a million remembered, a new key is taken for one of them once in 4,000 times,
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from operator import eq, mul, rshift
 from zlib import crc32
 
 import numpy as np
@@ -134,18 +135,23 @@ class CountTable:
         self._size = size
         self.clear()
 
-    def find(self, tags: Iterable[int]) -> list[int]:
+    def find(self, tags: Sequence[int]) -> bytes:
         """The count of each fingerprint, 0 for those that are not here."""
-        stored, counts, size = self._tags, self._counts, self._size
-        return [counts[place] if stored[place := tag * size >> 32] == tag else 0 for tag in tags]
+        places = self._places(tags)
+        is_here = list(map(eq, map(self._tags.__getitem__, places), tags))
+        if True not in is_here:
+            return bytes(len(tags))
+        return bytes(map(mul, map(self._counts.__getitem__, places), is_here))
 
-    def put(self, counts: Iterable[tuple[int, int]]) -> None:
+    def put(self, tags: Sequence[int], counts: Iterable[int]) -> None:
         """Set the count of each fingerprint, from 1 to 255."""
-        stored, all_counts, size = self._tags, self._counts, self._size
-        for tag, count in counts:
-            place = tag * size >> 32
+        stored, all_counts = self._tags, self._counts
+        for place, tag, count in zip(self._places(tags), tags, counts, strict=True):
             stored[place] = tag
             all_counts[place] = count
+
+    def _places(self, tags: Sequence[int]) -> list[int]:
+        return list(map(rshift, map(mul, tags, repeat(self._size)), repeat(32)))
 
     def clear(self) -> None:
         """Forget all."""
