@@ -4,15 +4,16 @@ What a slot is worth is in `gittins`, what is learned in `reuse`; here is who st
 """
 
 from collections.abc import Sequence, Set
-from itertools import accumulate, compress, repeat
-from operator import and_, not_
+from itertools import repeat
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from aiokvoffload.base import Admission, OffloadKey, Residents
-from aiokvoffload.cache.policies.ghosts import CountTable, fingerprints
+from aiokvoffload.cache.policies.ghosts import Counts, CountTable, Tags, fingerprint_array
 from aiokvoffload.cache.policies.gittins import EPOCHS_PER_TURNOVER
 from aiokvoffload.cache.policies.layers import LayeredPolicy
-from aiokvoffload.cache.policies.recency import fill
 from aiokvoffload.cache.policies.reuse import ReuseModel, bucket_of
 from aiokvoffload.cache.policies.runs import Victims
 
@@ -34,6 +35,9 @@ _Value = tuple[float, int]
 _Behind = tuple[int, Sequence[OffloadKey], Sequence[int]]
 """A chain, and what is resident of it behind what is missing."""
 _NONE_BEHIND: _Behind = -1, (), ()
+_NO_KEYS: tuple[Tags, bytes] = np.zeros(0, np.uint32), b""
+"""Fingerprints and uses."""
+_NO_SLOTS: npt.NDArray[np.intp] = np.zeros(0, np.intp)
 _NOTHING: _Value = (float("inf"), -1)
 
 
@@ -49,7 +53,7 @@ class GAPPolicy(LayeredPolicy):
     """
 
     __slots__ = (
-        "_behind", "_epoch", "_gain", "_ghosts", "_looked_up", "_model", "_placing", "_seed", "_ticks",
+        "_behind", "_epoch", "_gain", "_ghosts", "_looked_up", "_model", "_placing", "_seed", "_tag_of", "_ticks",
         "_ticks_per_epoch", "_uses", "_valued_by", "_values",
     )  # fmt: skip
 
@@ -59,40 +63,45 @@ class GAPPolicy(LayeredPolicy):
         self._seed = seed
         self._ticks = self._epoch = 0
         self._ticks_per_epoch = max(1, capacity * _TICKS_PER_USE // EPOCHS_PER_TURNOVER)
-        self._uses = bytearray(capacity)  # by slot
+        self._uses: Counts = np.zeros(capacity, np.uint8)  # this and the next one by slot
+        self._tag_of: Tags = np.zeros(capacity, np.uint32)
         self._ghosts = CountTable(_GHOSTS_PER_SLOT * capacity)
         self._model = ReuseModel(capacity, NUM_LEVELS)
-        self._looked_up: tuple[Sequence[OffloadKey], list[int], bytes] = (), [], b""
+        self._looked_up: tuple[Sequence[OffloadKey], Tags, bytes] = (), *_NO_KEYS
         self._behind = _NONE_BEHIND
         self._gain = 1.0
         self._value_anew()
-        self._placing = b""  # uses of each key
+        self._placing = _NO_KEYS
 
     def access(
         self, resident: Sequence[OffloadKey], slots: Sequence[int], absent: Sequence[OffloadKey], chain: int
     ) -> None:
         """Count a use of all, and learn from those that are sampled."""
-        tags, uses = self._look_up(absent) if absent else ([], b"")
+        tags, uses = self._look_up(absent) if absent else _NO_KEYS
+        slot_ids = np.fromiter(slots, np.intp, len(slots)) if slots else _NO_SLOTS
         if slots and absent:
             # The first of all is absent: what is resident lies behind it, and is of no use without it.
-            least = _ONE_MORE[max(map(self._uses.__getitem__, slots))]
+            least = _ONE_MORE[self._uses[slot_ids].max()]
             uses = bytes(map(max, uses, repeat(least)))
         self._looked_up = absent, tags, uses
         new_count = uses.count(1)
         self._ticks += _TICKS_PER_USE * (len(slots) + len(uses) - new_count) + new_count
         self._advance()
         if slots:
-            levels = self._count_uses(resident, slots, chain)
-            self._observe_sampled(fingerprints(resident, self._seed), levels, is_resident=True)
+            self.remove(slots)
+            counts = self._uses[slot_ids].tobytes().translate(_ONE_MORE)
+            levels = self._put(resident, slots, slot_ids, counts, chain)
+            self._observe_sampled(self._tag_of[slot_ids], levels, is_resident=True)
         if slots or absent:
             self.renew(chain)
         self._behind = (chain, resident, slots) if absent else _NONE_BEHIND
-        self._observe_sampled(tags, uses.translate(_LEVELS), is_resident=False)
+        if absent:
+            self._observe_sampled(tags, uses.translate(_LEVELS), is_resident=False)
 
-    def _observe_sampled(self, tags: Sequence[int], levels: bytes, *, is_resident: bool) -> None:
-        is_sampled = map(not_, map(and_, tags, repeat(self._model.sample_mask)))
-        for tag, level in compress(zip(tags, levels, strict=True), is_sampled):
-            self.observe(tag, level, is_resident=is_resident)
+    def _observe_sampled(self, tags: Tags, levels: bytes, *, is_resident: bool) -> None:
+        (sampled,) = (tags & self._model.sample_mask == 0).nonzero()
+        for index in sampled.tolist():
+            self.observe(int(tags[index]), levels[index], is_resident=is_resident)
 
     def _advance(self) -> None:
         epoch = self._ticks // self._ticks_per_epoch
@@ -132,16 +141,19 @@ class GAPPolicy(LayeredPolicy):
             victims = self._replace(levels, accepted, protected, chain)
             accepted += len(victims[1])
             if victims[1]:
-                gone = list(map(self._uses.__getitem__, victims[1]))
-                self._remember(fingerprints(victims[0], self._seed), gone)
+                gone = np.fromiter(victims[1], np.intp, len(victims[1]))
+                self._remember(self._tag_of[gone], self._uses[gone])
             if accepted < len(keys):
-                self._remember(tags[accepted:][::-1], uses[accepted:][::-1])
-        self._placing = uses[:accepted]
+                self._remember(tags[accepted:][::-1], np.frombuffer(uses[accepted:], np.uint8)[::-1])
+        self._placing = tags[:accepted], uses[:accepted]
         return Admission(accepted, *victims) if accepted else None
 
     def place(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
         """Put the slots into their levels."""
-        self._put(keys, slots, self._placing, chain)
+        tags, uses = self._placing
+        slot_ids = np.fromiter(slots, np.intp, len(slots))
+        self._tag_of[slot_ids] = tags
+        self._put(keys, slots, slot_ids, uses, chain)
         _, behind_keys, behind = self._behind
         if behind:  # used in this epoch too
             self.remove(behind)
@@ -161,24 +173,27 @@ class GAPPolicy(LayeredPolicy):
         """What a slot is worth whose key is of this level and was used last in this epoch."""
         return self._model.values[level][bucket_of(self._epoch - used_at)]
 
-    def _put(self, keys: Sequence[OffloadKey], slots: Sequence[int], uses: bytes, chain: int) -> bytes:
+    def _put(
+        self,
+        keys: Sequence[OffloadKey],
+        slots: Sequence[int],
+        slot_ids: npt.NDArray[np.intp],
+        uses: bytes,
+        chain: int,
+    ) -> bytes:
         """Put slots into their levels as used now, so many times in all; returns the levels."""
-        fill(self._uses, slots, uses)
+        self._uses[slot_ids] = np.frombuffer(uses, np.uint8)
         levels = uses.translate(_LEVELS)
         self.add_each(keys, slots, levels, chain, stamp=self._epoch)
         return levels
 
-    def _count_uses(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> bytes:
-        self.remove(slots)
-        return self._put(keys, slots, bytes(map(self._uses.__getitem__, slots)).translate(_ONE_MORE), chain)
-
-    def _look_up(self, keys: Sequence[OffloadKey]) -> tuple[list[int], bytes]:
+    def _look_up(self, keys: Sequence[OffloadKey]) -> tuple[Tags, bytes]:
         """Fingerprints, and uses with this one; a key was used whenever one behind it was, remembered or not."""
-        tags = fingerprints(keys, self._seed)
+        tags = fingerprint_array(keys, self._seed)
         before = self._ghosts.find(tags)
-        if any(before):
-            return tags, bytes(accumulate(reversed(before), max))[::-1].translate(_ONE_MORE)
-        return tags, b"\1" * len(tags)
+        if not before.any():
+            return tags, b"\1" * len(tags)
+        return tags, np.maximum.accumulate(before[::-1])[::-1].tobytes().translate(_ONE_MORE)
 
     def _replace(self, levels: bytes, begin: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take victims for new keys of these levels from `begin` on, while they are worth less."""
@@ -210,17 +225,17 @@ class GAPPolicy(LayeredPolicy):
     def _value_of_new(self, level: int) -> float:
         return float("inf") if level == NUM_LEVELS else self._gain * self.value(level, self._epoch)
 
-    def _remember(self, tags: Sequence[int], uses: Sequence[int]) -> None:
+    def _remember(self, tags: Tags, uses: Counts) -> None:
         """Remember uses of keys that are not resident: the first's and half of the others', who vouch for the rest."""
-        is_kept = list(map(and_, tags, repeat(_SPARED_TAIL_BIT)))
+        is_kept = tags & _SPARED_TAIL_BIT != 0
         is_kept[0] = True
-        self._ghosts.put(list(compress(tags, is_kept)), compress(uses, is_kept))
+        self._ghosts.put(tags[is_kept], uses[is_kept])
 
     def seed(self, residents: Any) -> None:
         """Take over an order, as that of one chain that was used once."""
         keys = list(residents.values())[::-1]
         if keys:
-            self._placing = b"\1" * len(keys)
+            self._placing = fingerprint_array(keys, self._seed), b"\1" * len(keys)
             super().seed(residents)
 
     def clear(self) -> Sequence[dict[Any, Any]]:
@@ -228,7 +243,7 @@ class GAPPolicy(LayeredPolicy):
         self._ghosts.clear()
         self._model.clear()
         self._ticks = self._epoch = 0
-        self._looked_up = (), [], b""
+        self._looked_up = (), *_NO_KEYS
         self._behind = _NONE_BEHIND
         self._value_anew()
         return super().clear()

@@ -6,17 +6,26 @@ of a million remembered, a new key is taken for one of them once in 4,000 times,
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from operator import eq, mul, rshift
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 
 from aiokvoffload.base import OffloadKey
+
+Tags = npt.NDArray[np.uint32]
+"""Fingerprints."""
+Counts = npt.NDArray[np.uint8]
 
 
 def fingerprints(keys: Iterable[OffloadKey], seed: int = 0) -> list[int]:
     """A number below 2**32 for each key."""
     return list(map(crc32, keys, repeat(seed)))
+
+
+def fingerprint_array(keys: Sequence[OffloadKey], seed: int = 0) -> Tags:
+    """The same as an array."""
+    return np.fromiter(map(crc32, keys, repeat(seed)), np.uint32, len(keys))
 
 
 def zeros(count: int, dtype: type[np.unsignedinteger]) -> "memoryview[int]":
@@ -135,25 +144,23 @@ class CountTable:
         self._size = size
         self.clear()
 
-    def find(self, tags: Sequence[int]) -> bytes:
+    def find(self, tags: Tags) -> Counts:
         """The count of each fingerprint, 0 for those that are not here."""
         places = self._places(tags)
-        is_here = list(map(eq, map(self._tags.__getitem__, places), tags))
-        if True not in is_here:
-            return bytes(len(tags))
-        return bytes(map(mul, map(self._counts.__getitem__, places), is_here))
+        found: Counts = self._counts[places] * (self._tags[places] == tags)
+        return found
 
-    def put(self, tags: Sequence[int], counts: Iterable[int]) -> None:
-        """Set the count of each fingerprint, from 1 to 255."""
-        stored, all_counts = self._tags, self._counts
-        for place, tag, count in zip(self._places(tags), tags, counts, strict=True):
-            stored[place] = tag
-            all_counts[place] = count
+    def put(self, tags: Tags, counts: Counts) -> None:
+        """Set the count of each fingerprint, from 1 to 255; of two that have one place, the last stays."""
+        places = self._places(tags)
+        self._tags[places] = tags
+        self._counts[places] = counts
 
-    def _places(self, tags: Sequence[int]) -> list[int]:
-        return list(map(rshift, map(mul, tags, repeat(self._size)), repeat(32)))
+    def _places(self, tags: Tags) -> npt.NDArray[np.int64]:
+        places: npt.NDArray[np.int64] = tags.astype(np.int64) * self._size >> 32
+        return places
 
     def clear(self) -> None:
         """Forget all."""
-        self._tags = zeros(self._size, np.uint32)
-        self._counts = zeros(self._size, np.uint8)
+        self._tags: Tags = np.zeros(self._size, np.uint32)
+        self._counts: Counts = np.zeros(self._size, np.uint8)

@@ -1,7 +1,7 @@
 """Chains by their last use, the building block of the recency policies. Knows neither rooms nor frequencies."""
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, MutableSequence, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from itertools import groupby, islice
 from typing import Any
 
@@ -11,6 +11,7 @@ from aiokvoffload.cache.policies.runs import Chain, Victims, extended, from_tail
 SEEDED = -1
 """The chain of slots taken over from another policy, which knows the order but no chains; callers count from 0."""
 _NOBODY = -2
+_FEW = 32
 
 LAYER_BITS = 8
 LAYER_MASK = (1 << LAYER_BITS) - 1
@@ -91,7 +92,7 @@ class RecencyList:
         else:
             self._chains[chain] = extended(before, slots, keys, stamp)
             self._chains.move_to_end(chain)
-        fill(self._chain_of, slots, [chain << LAYER_BITS | self._layer] * len(slots))
+        _fill(self._chain_of, slots, chain << LAYER_BITS | self._layer)
         self._count += len(slots)
 
     def touch(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
@@ -112,7 +113,8 @@ class RecencyList:
         slots, done = tuple(slots), 0
         while done < len(slots):
             number = self._chain_of[slots[done]] >> LAYER_BITS
-            self._put_back(number)
+            if self.asides:
+                self._put_back(number)
             chain, done = without(self._chains[number], slots, done)
             if chain:
                 self._chains[number] = chain
@@ -258,11 +260,10 @@ class RecencyList:
             self._sparing.discard(number)
 
 
-def fill(by_slot: MutableSequence[int], slots: Sequence[int], values: Sequence[int]) -> None:
-    """Set what is remembered of some slots, in one go if they are adjacent."""
-    first, stop = slots[0], slots[-1] + 1
-    if stop - first == len(slots) and tuple(slots) == tuple(range(first, stop)):
-        by_slot[first:stop] = values
+def _fill(by_slot: list[int], slots: Sequence[int], value: int) -> None:
+    first, stop, count = slots[0], slots[-1] + 1, len(slots)
+    if count > _FEW and stop - first == count and tuple(slots) == tuple(range(first, stop)):
+        by_slot[first:stop] = [value] * count
         return
-    for slot, value in zip(slots, values, strict=True):
+    for slot in slots:
         by_slot[slot] = value
