@@ -82,7 +82,7 @@ class CacheSet(TierCache):
         present = [cache.pool.index for cache in self._cache_by_suffix.values()]
         try:
             return longest_common_position(keys_by_group, self._groups, present)
-        except TypeError:
+        except (IndexError, TypeError):
             for keys in keys_by_group:
                 self._check.require_keys(keys)
             raise

@@ -43,7 +43,7 @@ class SoleCache(ChunkCache, TierCache):
         """The slots of the leading keys that are readable or being written."""
         try:
             slots = self.pool.index.find_leading(keys)
-        except TypeError:
+        except (IndexError, TypeError):
             self._check.require_keys(keys)
             raise
         if (count := len(slots)) < len(keys):  # those before it are known, those behind it do not matter
@@ -66,7 +66,7 @@ class SoleCache(ChunkCache, TierCache):
         try:
             absent = super().absent(keys)
             distinct = set(absent)
-        except TypeError:
+        except (IndexError, TypeError):
             self._check.require_keys(keys)
             raise
         self._check.require_keys(absent)

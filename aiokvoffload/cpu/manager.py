@@ -104,7 +104,7 @@ class CPUOffloadingManager(OffloadingManager):
         """Number of leading keys that are readable or being written; changes nothing that anybody else sees."""
         keys = as_sequence(keys)
         slots = self._cache.find_leading(keys)
-        if (uses := self._requests.get(ctx.req_id)) is not None:
+        if slots and (uses := self._requests.get(ctx.req_id)) is not None:
             uses.looked_up(keys, slots, self._cache.removals)
         return len(slots)
 
