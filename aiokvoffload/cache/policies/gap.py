@@ -4,7 +4,7 @@ What a slot is worth is in `gittins`, what is learned in `reuse`; here is who st
 """
 
 from collections.abc import Sequence, Set
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ _Value = tuple[float, int]
 _Behind = tuple[int, Sequence[OffloadKey], Sequence[int]]
 """A chain, and what is resident of it behind what is missing."""
 _NONE_BEHIND: _Behind = -1, (), ()
-_NO_KEYS: tuple[Tags, bytes] = np.zeros(0, np.uint32), b""
+_NO_KEYS: tuple[Tags, bytes] = np.zeros(0, np.int64), b""
 """Fingerprints and uses."""
 _NO_SLOTS: npt.NDArray[np.intp] = np.zeros(0, np.intp)
 _NOTHING: _Value = (float("inf"), -1)
@@ -64,7 +64,7 @@ class GAPPolicy(LayeredPolicy):
         self._ticks = self._epoch = 0
         self._ticks_per_epoch = max(1, capacity * _TICKS_PER_USE // EPOCHS_PER_TURNOVER)
         self._uses: Counts = np.zeros(capacity, np.uint8)  # this and the next one by slot
-        self._tag_of: Tags = np.zeros(capacity, np.uint32)
+        self._tag_of = np.zeros(capacity, np.uint32)
         self._ghosts = CountTable(_GHOSTS_PER_SLOT * capacity)
         self._model = ReuseModel(capacity, NUM_LEVELS)
         self._looked_up: tuple[Sequence[OffloadKey], Tags, bytes] = (), *_NO_KEYS
@@ -98,10 +98,12 @@ class GAPPolicy(LayeredPolicy):
         if absent:
             self._observe_sampled(tags, uses.translate(_LEVELS), is_resident=False)
 
-    def _observe_sampled(self, tags: Tags, levels: bytes, *, is_resident: bool) -> None:
-        (sampled,) = (tags & self._model.sample_mask == 0).nonzero()
-        for index in sampled.tolist():
+    def _observe_sampled(self, tags: npt.NDArray[Any], levels: bytes, *, is_resident: bool) -> None:
+        is_sampled = (tags & self._model.sample_mask == 0).tobytes()
+        index = is_sampled.find(True)
+        while index >= 0:
             self.observe(int(tags[index]), levels[index], is_resident=is_resident)
+            index = is_sampled.find(True, index + 1)
 
     def _advance(self) -> None:
         epoch = self._ticks // self._ticks_per_epoch
@@ -142,7 +144,7 @@ class GAPPolicy(LayeredPolicy):
             accepted += len(victims[1])
             if victims[1]:
                 gone = np.fromiter(victims[1], np.intp, len(victims[1]))
-                self._remember(self._tag_of[gone], self._uses[gone])
+                self._remember(self._tag_of[gone].astype(np.int64), self._uses[gone])
             if accepted < len(keys):
                 self._remember(tags[accepted:][::-1], np.frombuffer(uses[accepted:], np.uint8)[::-1])
         self._placing = tags[:accepted], uses[:accepted]
@@ -191,36 +193,39 @@ class GAPPolicy(LayeredPolicy):
         """Fingerprints, and uses with this one; a key was used whenever one behind it was, remembered or not."""
         tags = fingerprint_array(keys, self._seed)
         before = self._ghosts.find(tags)
-        if not before.any():
+        if before.count(0) == len(before):
             return tags, b"\1" * len(tags)
-        return tags, np.maximum.accumulate(before[::-1])[::-1].tobytes().translate(_ONE_MORE)
+        return tags, bytes(accumulate(reversed(before), max))[::-1].translate(_ONE_MORE)
 
     def _replace(self, levels: bytes, begin: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take victims for new keys of these levels from `begin` on, while they are worth less."""
         victims: Victims = [], []
-        values = {number: self._value_of(number, chain) for number in self.layers}
-        while begin < len(levels):
-            worst = min(values, key=values.__getitem__, default=0)
-            value = values.get(worst, _NOTHING)
-            if value is _NOTHING or value[0] > self._value_of_new(levels[begin]):
+        values = self._oldest_values(chain)
+        while begin < len(levels) and values:
+            worst = min(values, key=values.__getitem__)
+            if values[worst][0] > self._value_of_new(levels[begin]):
                 break
             # Those behind are of the same level or less popular ones, which must be asked for again.
-            alike = levels[begin:].count(levels[begin])
+            alike = levels.count(levels[begin], begin)
             keys, slots = self.layers[worst].evict_oldest(alike, protected, chain)
             victims[0].extend(keys)
             victims[1].extend(slots)
             begin += len(slots)
-            values[worst] = self._value_of(worst, chain)
+            if begin < len(levels):
+                values = self._oldest_values(chain)
         return victims
 
-    def _value_of(self, level: int, chain: int) -> _Value:
-        used_at = self.layers[level].oldest_stamp(chain)
-        if used_at is None:
-            return _NOTHING
-        known = self._values[level]
-        if known[1] != used_at:  # of an epoch, the answer stays the same
-            known = self._values[level] = self.value(level, used_at), used_at
-        return known
+    def _oldest_values(self, chain: int) -> dict[int, _Value]:
+        """What the oldest slot of each level is worth, but for slots of `chain`."""
+        values = {}
+        for level, layer in self.layers.items():
+            used_at = layer.oldest_stamp(chain)
+            if used_at is not None:
+                known = self._values[level]
+                if known[1] != used_at:  # of an epoch, the answer stays the same
+                    known = self._values[level] = self.value(level, used_at), used_at
+                values[level] = known
+        return values
 
     def _value_of_new(self, level: int) -> float:
         return float("inf") if level == NUM_LEVELS else self._gain * self.value(level, self._epoch)

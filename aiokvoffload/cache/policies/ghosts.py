@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from aiokvoffload.base import OffloadKey
 
-Tags = npt.NDArray[np.uint32]
-"""Fingerprints."""
+Tags = npt.NDArray[np.int64]
+"""Fingerprints, with room to calculate with them."""
 Counts = npt.NDArray[np.uint8]
 
 
@@ -25,7 +25,7 @@ def fingerprints(keys: Iterable[OffloadKey], seed: int = 0) -> list[int]:
 
 def fingerprint_array(keys: Sequence[OffloadKey], seed: int = 0) -> Tags:
     """The same as an array."""
-    return np.fromiter(map(crc32, keys, repeat(seed)), np.uint32, len(keys))
+    return np.fromiter(map(crc32, keys, repeat(seed)), np.int64, len(keys))
 
 
 def zeros(count: int, dtype: type[np.unsignedinteger]) -> "memoryview[int]":
@@ -144,23 +144,22 @@ class CountTable:
         self._size = size
         self.clear()
 
-    def find(self, tags: Tags) -> Counts:
+    def find(self, tags: Tags) -> bytes:
         """The count of each fingerprint, 0 for those that are not here."""
-        places = self._places(tags)
-        found: Counts = self._counts[places] * (self._tags[places] == tags)
-        return found
+        places = tags * self._size >> 32
+        is_here = self._tags[places] == tags
+        if True not in is_here.tobytes():
+            return bytes(len(tags))
+        found: Counts = self._counts[places] * is_here
+        return found.tobytes()
 
     def put(self, tags: Tags, counts: Counts) -> None:
         """Set the count of each fingerprint, from 1 to 255; of two that have one place, the last stays."""
-        places = self._places(tags)
+        places = tags * self._size >> 32
         self._tags[places] = tags
         self._counts[places] = counts
 
-    def _places(self, tags: Tags) -> npt.NDArray[np.int64]:
-        places: npt.NDArray[np.int64] = tags.astype(np.int64) * self._size >> 32
-        return places
-
     def clear(self) -> None:
         """Forget all."""
-        self._tags: Tags = np.zeros(self._size, np.uint32)
+        self._tags = np.zeros(self._size, np.uint32)
         self._counts: Counts = np.zeros(self._size, np.uint8)
