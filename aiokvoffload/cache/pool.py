@@ -329,8 +329,8 @@ class ChunkPool:
         self.free.give(orphaned)
 
     def _unpin_shared(self, slots: Sequence[int]) -> None:
-        if not self._readers.keys() >= set(slots):
-            raise InternalError(f"one of the slots {list(slots)} is unpinned but not pinned: {self!r}")
+        if foreign := set(slots).difference(self._readers):
+            raise InternalError(f"slot {min(foreign)} is unpinned but not pinned: {self!r}")
         freed = []
         for slot in slots:
             if self._readers[slot] > 1:

@@ -38,7 +38,7 @@ class SlotIndex(ABC):
     def find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
         """The slots of the leading keys that have one."""
         slots: list[int] = []
-        if not keys or self.get(keys[0]) is None:
+        if len(keys) == 0 or self.get(keys[0]) is None:
             return slots
         begin, look = 0, _FIRST_LOOK
         while begin < len(keys):

@@ -3,7 +3,7 @@
 What a slot is worth is in `gittins`, what is learned in `reuse`; here is who stays.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from itertools import accumulate, repeat
 from typing import Any
 
@@ -195,7 +195,8 @@ class GAPPolicy(LayeredPolicy):
         before = self._ghosts.find(tags)
         if before.count(0) == len(before):
             return tags, b"\1" * len(tags)
-        return tags, bytes(accumulate(reversed(before), max))[::-1].translate(_ONE_MORE)
+        most: Iterable[int] = accumulate(reversed(before), max)
+        return tags, bytes(most)[::-1].translate(_ONE_MORE)
 
     def _replace(self, levels: bytes, begin: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take victims for new keys of these levels from `begin` on, while they are worth less."""

@@ -1,9 +1,10 @@
 """Fingerprints in arrays, against plain lists."""
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokvoffload.cache.policies.ghosts import CountTable, GhostList, fingerprints
+from aiokvoffload.cache.policies.ghosts import CountTable, GhostList, fingerprint_array, fingerprints
 from aiokvoffload.testing.policy import make_keys
 
 tags = st.integers(0, 40)
@@ -34,12 +35,12 @@ def test_ghosts_are_those_of_a_plain_list(steps: list[tuple[str, list[int]]]) ->
 
 def test_a_count_is_found_until_another_takes_its_place() -> None:
     table = CountTable(100)
-    some = fingerprints(make_keys(*range(50)))
-    table.put([(tag, 3) for tag in some])
+    some = fingerprint_array(make_keys(*range(50)))
+    table.put(some, np.full(50, 3, np.uint8))
     found = table.find(some)
     assert set(found) <= {0, 3}
     assert found.count(3) > 30
-    assert table.find(fingerprints(make_keys(*range(100, 150)))) == [0] * 50
+    assert table.find(fingerprint_array(make_keys(*range(100, 150)))) == bytes(50)
     table.clear()
     assert not any(table.find(some))
 
