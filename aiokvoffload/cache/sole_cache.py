@@ -64,7 +64,7 @@ class SoleCache(ChunkCache, TierCache):
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys that have no slot, in the order given."""
         try:
-            absent = super().absent(keys)
+            absent = ChunkCache.absent(self, keys)
             distinct = set(absent)
         except (IndexError, TypeError):
             self._check.require_keys(keys)

@@ -114,7 +114,7 @@ class LayeredPolicy(CachePolicy):
     def release(self, slots: Collection[int]) -> None:
         """Let slots leave again; their place in the order is that of their last use."""
         for layer in self.layers.values():
-            if layer.asides:
+            if layer.asides:  # seldom, so that this is all that it costs
                 layer.release(slots)
 
     def clear(self) -> Sequence[dict[Any, Any]]:

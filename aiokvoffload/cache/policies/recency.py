@@ -85,7 +85,8 @@ class RecencyList:
         """Add absent slots at the end of a chain, which becomes the most recent one; `stamp` is the caller's."""
         if not slots:
             return
-        self._put_back(chain)
+        if self.asides:
+            self._put_back(chain)
         before = self._chains.get(chain)
         if before is None:
             self._chains[chain] = ((tuple(slots), tuple(keys), 0, len(slots), stamp),)
@@ -251,7 +252,7 @@ class RecencyList:
             self._sparing.add(number)
 
     def _put_back(self, number: int) -> None:
-        if self.asides and number in self.asides:
+        if number in self.asides:
             tail = reversed(self.asides.pop(number).items())
             for stamp, items in groupby(tail, key=lambda item: item[1][1]):
                 keys_by_slot = {slot: key for slot, (key, _) in items}
