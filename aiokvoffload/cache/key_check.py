@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from operator import itemgetter
 from typing import TypeVar
 
 from aiokvoffload.base import OffloadKey
@@ -10,7 +9,6 @@ from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, group_suffix
 from aiokvoffload.errors import ArgumentError
 
 _Value = TypeVar("_Value")
-_SUFFIX_OF = itemgetter(GROUP_SUFFIX)
 
 
 def as_sequence(values: Iterable[_Value], name: str = "keys") -> Sequence[_Value]:
@@ -28,11 +26,12 @@ def as_sequence(values: Iterable[_Value], name: str = "keys") -> Sequence[_Value
 class KeyCheck:
     """Checks keys of groups `0..num_groups - 1`."""
 
-    __slots__ = ("_num_groups", "_suffixes")
+    __slots__ = ("_num_groups", "_only_suffix", "_suffixes")
 
     def __init__(self, num_groups: int) -> None:
         self._num_groups = num_groups
         self._suffixes = frozenset(map(group_suffix, range(num_groups)))
+        self._only_suffix = group_suffix(0) if num_groups == 1 else None
 
     def require_keys(self, keys: Sequence[OffloadKey]) -> None:
         """Check that all are keys of known groups.
@@ -59,8 +58,22 @@ class KeyCheck:
             raise ArgumentError(f"keys must be distinct, got {key!r} {times} times")
 
     def _are_keys(self, keys: Sequence[OffloadKey]) -> bool:
-        """An answer without a line of Python for each key."""
+        """An answer, without a loop in Python where keys are alike: laid end to end, they end at equal distances."""
         try:
-            return self._suffixes.issuperset(map(_SUFFIX_OF, keys)) and min(map(len, keys), default=0) > SUFFIX_BYTES
+            joined = b"".join(keys)
+            length = max(map(len, keys), default=0)
         except TypeError:
             return False
+        count = len(keys)
+        if self._only_suffix is None or len(joined) < length * count or length <= SUFFIX_BYTES:
+            return all(
+                isinstance(key, bytes) and len(key) > SUFFIX_BYTES and key[GROUP_SUFFIX] in self._suffixes
+                for key in keys
+            )
+        one, two, three, four = self._only_suffix
+        return (
+            joined[length - 1 :: length].count(four) == count
+            and joined[length - 2 :: length].count(three) == count
+            and joined[length - 3 :: length].count(two) == count
+            and joined[length - 4 :: length].count(one) == count
+        )

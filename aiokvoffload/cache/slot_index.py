@@ -100,6 +100,9 @@ class _FlatIndex(SlotIndex):
     def find(self, keys: Sequence[OffloadKey]) -> list[int | None]:
         return list(map(self._slots.get, keys))
 
+    def find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
+        return list(iter(map(self._slots.get, keys).__next__, None))
+
     def has_none_of(self, keys: Collection[OffloadKey]) -> bool:
         return self._slots.keys().isdisjoint(keys)
 

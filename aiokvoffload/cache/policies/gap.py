@@ -4,14 +4,15 @@ What a slot is worth is in `gittins`, what is learned in `reuse`; here is who st
 """
 
 from collections.abc import Iterable, Sequence, Set
-from itertools import accumulate, repeat
+from itertools import accumulate, compress, repeat
+from operator import and_, not_
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from aiokvoffload.base import Admission, OffloadKey, Residents
-from aiokvoffload.cache.policies.ghosts import Counts, CountTable, Tags, fingerprint_array
+from aiokvoffload.cache.policies.ghosts import CountTable, fingerprints
 from aiokvoffload.cache.policies.gittins import EPOCHS_PER_TURNOVER
 from aiokvoffload.cache.policies.layers import LayeredPolicy
 from aiokvoffload.cache.policies.reuse import ReuseModel, bucket_of
@@ -35,7 +36,7 @@ _Value = tuple[float, int]
 _Behind = tuple[int, Sequence[OffloadKey], Sequence[int]]
 """A chain, and what is resident of it behind what is missing."""
 _NONE_BEHIND: _Behind = -1, (), ()
-_NO_KEYS: tuple[Tags, bytes] = np.zeros(0, np.int64), b""
+_NO_KEYS: tuple[list[int], bytes] = [], b""
 """Fingerprints and uses."""
 _NO_SLOTS: npt.NDArray[np.intp] = np.zeros(0, np.intp)
 _NOTHING: _Value = (float("inf"), -1)
@@ -63,11 +64,11 @@ class GAPPolicy(LayeredPolicy):
         self._seed = seed
         self._ticks = self._epoch = 0
         self._ticks_per_epoch = max(1, capacity * _TICKS_PER_USE // EPOCHS_PER_TURNOVER)
-        self._uses: Counts = np.zeros(capacity, np.uint8)  # this and the next one by slot
+        self._uses = np.zeros(capacity, np.uint8)  # this and the next one by slot
         self._tag_of = np.zeros(capacity, np.uint32)
         self._ghosts = CountTable(_GHOSTS_PER_SLOT * capacity)
         self._model = ReuseModel(capacity, NUM_LEVELS)
-        self._looked_up: tuple[Sequence[OffloadKey], Tags, bytes] = (), *_NO_KEYS
+        self._looked_up: tuple[Sequence[OffloadKey], list[int], bytes] = (), *_NO_KEYS
         self._behind = _NONE_BEHIND
         self._gain = 1.0
         self._value_anew()
@@ -91,19 +92,17 @@ class GAPPolicy(LayeredPolicy):
             self.remove(slots)
             counts = self._uses[slot_ids].tobytes().translate(_ONE_MORE)
             levels = self._put(resident, slots, slot_ids, counts, chain)
-            self._observe_sampled(self._tag_of[slot_ids], levels, is_resident=True)
+            self._observe_sampled(self._tag_of[slot_ids].tolist(), levels, is_resident=True)
         if slots or absent:
             self.renew(chain)
         self._behind = (chain, resident, slots) if absent else _NONE_BEHIND
         if absent:
             self._observe_sampled(tags, uses.translate(_LEVELS), is_resident=False)
 
-    def _observe_sampled(self, tags: npt.NDArray[Any], levels: bytes, *, is_resident: bool) -> None:
-        is_sampled = (tags & self._model.sample_mask == 0).tobytes()
-        index = is_sampled.find(True)
-        while index >= 0:
-            self.observe(int(tags[index]), levels[index], is_resident=is_resident)
-            index = is_sampled.find(True, index + 1)
+    def _observe_sampled(self, tags: Sequence[int], levels: bytes, *, is_resident: bool) -> None:
+        is_sampled = map(not_, map(and_, tags, repeat(self._model.sample_mask)))
+        for tag, level in compress(zip(tags, levels, strict=True), is_sampled):
+            self.observe(tag, level, is_resident=is_resident)
 
     def _advance(self) -> None:
         epoch = self._ticks // self._ticks_per_epoch
@@ -144,9 +143,9 @@ class GAPPolicy(LayeredPolicy):
             accepted += len(victims[1])
             if victims[1]:
                 gone = np.fromiter(victims[1], np.intp, len(victims[1]))
-                self._remember(self._tag_of[gone].astype(np.int64), self._uses[gone])
+                self._remember(self._tag_of[gone].tolist(), self._uses[gone].tobytes())
             if accepted < len(keys):
-                self._remember(tags[accepted:][::-1], np.frombuffer(uses[accepted:], np.uint8)[::-1])
+                self._remember(tags[accepted:][::-1], uses[accepted:][::-1])
         self._placing = tags[:accepted], uses[:accepted]
         return Admission(accepted, *victims) if accepted else None
 
@@ -189,9 +188,9 @@ class GAPPolicy(LayeredPolicy):
         self.add_each(keys, slots, levels, chain, stamp=self._epoch)
         return levels
 
-    def _look_up(self, keys: Sequence[OffloadKey]) -> tuple[Tags, bytes]:
+    def _look_up(self, keys: Sequence[OffloadKey]) -> tuple[list[int], bytes]:
         """Fingerprints, and uses with this one; a key was used whenever one behind it was, remembered or not."""
-        tags = fingerprint_array(keys, self._seed)
+        tags = fingerprints(keys, self._seed)
         before = self._ghosts.find(tags)
         if before.count(0) == len(before):
             return tags, b"\1" * len(tags)
@@ -231,17 +230,17 @@ class GAPPolicy(LayeredPolicy):
     def _value_of_new(self, level: int) -> float:
         return float("inf") if level == NUM_LEVELS else self._gain * self.value(level, self._epoch)
 
-    def _remember(self, tags: Tags, uses: Counts) -> None:
+    def _remember(self, tags: Sequence[int], uses: bytes) -> None:
         """Remember uses of keys that are not resident: the first's and half of the others', who vouch for the rest."""
-        is_kept = tags & _SPARED_TAIL_BIT != 0
+        is_kept = list(map(and_, tags, repeat(_SPARED_TAIL_BIT)))
         is_kept[0] = True
-        self._ghosts.put(tags[is_kept], uses[is_kept])
+        self._ghosts.put(list(compress(tags, is_kept)), list(compress(uses, is_kept)))
 
     def seed(self, residents: Any) -> None:
         """Take over an order, as that of one chain that was used once."""
         keys = list(residents.values())[::-1]
         if keys:
-            self._placing = fingerprint_array(keys, self._seed), b"\1" * len(keys)
+            self._placing = fingerprints(keys, self._seed), b"\1" * len(keys)
             super().seed(residents)
 
     def clear(self) -> Sequence[dict[Any, Any]]:
