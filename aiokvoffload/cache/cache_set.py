@@ -64,7 +64,11 @@ class CacheSet(TierCache):
         """The leading runs with the slots of their leading keys; in all but the last that is all of them."""
         found, count = [], 0
         for cache, run in self._runs(keys):
-            slots = cache.pool.index.find_leading(run)
+            try:
+                slots = cache.pool.index.find_leading(run)
+            except (IndexError, TypeError):
+                self._check.require_keys(run)
+                raise
             found.append((cache, run, slots))
             count += len(slots)
             if len(slots) < len(run):
@@ -97,7 +101,11 @@ class CacheSet(TierCache):
 
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys that have no slot, in the order given."""
-        absent = [key for cache, run in self._runs(keys) for key in cache.absent(run)]
+        try:
+            absent = [key for cache, run in self._runs(keys) for key in cache.absent(run)]
+        except (IndexError, TypeError):
+            self._check.require_keys(keys)
+            raise
         self._check.require_keys(absent)
         self._check.require_distinct(absent, set(absent))
         return absent if len(absent) < len(keys) else keys

@@ -877,3 +877,21 @@ def test_a_list_of_keys_may_be_used_again_after_the_call() -> None:
     assert manager.complete_load(load.token, failed_keys=chain[3:])
     assert manager.lookup_prefix(chain, ONE_OFF) == 3
     manager.check_integrity()
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+@pytest.mark.parametrize("bad", [b"", b"abc", bytes(4), "abcdefghi", None, 5, [1]])
+def test_a_big_tier_refuses_what_is_no_key_as_a_small_one_does(num_groups: int, bad: Any) -> None:
+    """Its index looks into keys before anybody has looked at them."""
+    pool = PoolShape(tuple(range(num_groups)), 4096, 20_000)
+    manager = CPUOffloadingManager([pool], groups=[GroupConfig()] * num_groups)
+    calls: list[Callable[[], object]] = [
+        lambda: manager.lookup_prefix([bad], ONE_OFF),
+        lambda: manager.prepare_load([bad], ONE_OFF),
+        lambda: manager.prepare_store([bad], ONE_OFF),
+        lambda: manager.lookup_groups([[bad]] * num_groups, ONE_OFF),
+    ]
+    for call in calls:
+        with pytest.raises(ArgumentError, match="key"):
+            call()
+    manager.check_integrity()
