@@ -154,7 +154,7 @@ class CPUOffloadingConfig:
 
     cpu_bytes: int
     groups: tuple[GroupConfig, ...] = (GroupConfig(),)
-    policy: str = "lru"
+    policy: str = "adaptive"
     store_threshold: int = 1
     store_tracker_keys: int = 64_000
     device: str = "auto"

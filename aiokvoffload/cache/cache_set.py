@@ -49,9 +49,14 @@ class CacheSet(TierCache):
         self._check.require_key(key)
         return self._cache_by_suffix[key[GROUP_SUFFIX]].lookup(key)
 
-    def count_leading(self, keys: Sequence[OffloadKey]) -> int:
-        """Number of leading keys that are readable or being written."""
-        return sum(len(slots) for _, _, slots in self._find_leading(keys))
+    @property
+    def removals(self) -> int:
+        """How often keys have lost their slots."""
+        return sum(cache.pool.removals for cache in self._caches)
+
+    def find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
+        """The slots of the leading keys that are readable or being written, each within the pool of its group."""
+        return [slot for _, _, slots in self._find_leading(keys) for slot in slots]
 
     def _find_leading(
         self, keys: Sequence[OffloadKey]
@@ -59,7 +64,11 @@ class CacheSet(TierCache):
         """The leading runs with the slots of their leading keys; in all but the last that is all of them."""
         found, count = [], 0
         for cache, run in self._runs(keys):
-            slots = cache.pool.index.find_leading(run)
+            try:
+                slots = cache.pool.index.find_leading(run)
+            except (IndexError, TypeError):
+                self._check.require_keys(run)
+                raise
             found.append((cache, run, slots))
             count += len(slots)
             if len(slots) < len(run):
@@ -77,7 +86,7 @@ class CacheSet(TierCache):
         present = [cache.pool.index for cache in self._cache_by_suffix.values()]
         try:
             return longest_common_position(keys_by_group, self._groups, present)
-        except TypeError:
+        except (IndexError, TypeError):
             for keys in keys_by_group:
                 self._check.require_keys(keys)
             raise
@@ -92,7 +101,11 @@ class CacheSet(TierCache):
 
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys that have no slot, in the order given."""
-        absent = [key for cache, run in self._runs(keys) for key in cache.absent(run)]
+        try:
+            absent = [key for cache, run in self._runs(keys) for key in cache.absent(run)]
+        except (IndexError, TypeError):
+            self._check.require_keys(keys)
+            raise
         self._check.require_keys(absent)
         self._check.require_distinct(absent, set(absent))
         return absent if len(absent) < len(keys) else keys
@@ -107,17 +120,21 @@ class CacheSet(TierCache):
         for cache, part in self._by_cache(keys):
             cache.access_absent(part, chain_number)
 
-    def pin_leading(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
-        """Hold the leading keys that can be read now, for reading."""
-        slots: list[int] = []
+    def access_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain_number: int) -> None:
+        """Count a use of distinct keys that have slots, which are looked for again."""
+        self.access(keys, chain_number)
+
+    def pin_leading(self, keys: Sequence[OffloadKey], slots: Sequence[int] | None = None) -> KeysInSlots:
+        """Hold the leading keys that can be read now, for reading; slots are looked for even if they are known."""
+        pinned: list[int] = []
         record = []
         for cache, run, found in self._find_leading(keys):
             held = cache.pool.pin_found(run, found)
-            slots += held.slots
+            pinned += held.slots
             record.append((cache, held))
             if len(held.slots) < len(run):
                 break
-        return keys[: len(slots)], slots, record
+        return keys[: len(pinned)], pinned, record
 
     def reserve(
         self,

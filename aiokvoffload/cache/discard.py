@@ -6,7 +6,8 @@ from typing import Any
 class DiscardPile:
     """Containers that nobody reads any more, emptied little by little, and so are dictionaries among their values.
 
-    Its length is that of the containers: what lies deeper is counted when it is reached.
+    Tuples among the values are freed in one go, and count as what is in them. Its length is that of the containers:
+    what lies deeper is counted when it is reached.
 
     Python frees a dictionary of a million keys in one go, which takes some 50 ms; a reset would stop the loop that
     long (I10).
@@ -32,7 +33,7 @@ class DiscardPile:
                 self.containers.pop()
             while container and count > 0:
                 _, value = container.popitem()
-                count -= 1
+                count -= 1 + _count_within(value)
                 if isinstance(value, dict):
                     self.containers.append(value)
                     break
@@ -42,3 +43,10 @@ class DiscardPile:
 
     def __repr__(self) -> str:
         return f"DiscardPile({len(self)} entries left)"
+
+
+def _count_within(value: object) -> int:
+    """What is in a tuple, and in tuples within it; others are looked at by their first, since all of one are alike."""
+    if not isinstance(value, tuple) or not value:
+        return 0
+    return sum(map(_count_within, value)) if isinstance(value[0], tuple) else len(value)

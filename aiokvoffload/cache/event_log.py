@@ -66,13 +66,16 @@ class EventLog:
 
     def _append(self, kind: EventKind, keys: Collection[OffloadKey], reason: RemovalReason | None) -> None:
         was_empty = not self._events
-        for part in (keys,) if self._num_groups == 1 or not keys else _by_group(keys):
-            self._keep(OffloadingEvent(kind, tuple(part), self._medium, self._tier, reason))
+        if self._num_groups == 1 or not keys:
+            self._keep(OffloadingEvent(kind, tuple(keys), self._medium, self._tier, reason))
+        else:
+            for part in _by_group(keys):
+                self._keep(OffloadingEvent(kind, tuple(part), self._medium, self._tier, reason))
         if was_empty and self._on_first is not None:
             self._on_first()
 
     def _keep(self, event: OffloadingEvent) -> None:
-        if self.is_lost:
+        if len(self._events) == 1 and self.is_lost:
             self.dropped_count += 1
         elif len(self._events) < self._max_events:
             self._events.append(event)

@@ -8,7 +8,7 @@ copy may still touch it). `free + writing + pinned + evictable + quarantined = c
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain, repeat, takewhile
 from itertools import count as counted
 from typing import NamedTuple
 
@@ -58,6 +58,7 @@ class ChunkPool:
         index: the slot of every key that is readable or being written; not to be changed from outside.
         writing: the slots that are being written, but for quarantined ones; not to be changed from outside.
         held_back: slots in use from an earlier run, which count as quarantined; not to be changed from outside.
+        removals: how often keys have lost their slots; while it stays the same, who had a slot has it still.
 
     Raises:
         ArgumentError: `num_slots` is below 1.
@@ -73,6 +74,7 @@ class ChunkPool:
         "free",
         "held_back",
         "index",
+        "removals",
         "writing",
     )
 
@@ -90,6 +92,7 @@ class ChunkPool:
         self._orphaned_reads: set[int] = set()
         self._orphaned_writes: set[int] = set()
         self.held_back = SlotMarks(num_slots)
+        self.removals = 0
 
     @property
     def pinned_count(self) -> int:
@@ -184,14 +187,13 @@ class ChunkPool:
             InternalError: a slot is not being read; nothing has changed.
         """
         readers, slots = self._readers, held.slots
-        counts = list(map(readers.get, slots))
-        if None in counts:
-            raise InternalError(f"slot {slots[counts.index(None)]} is unpinned but not pinned: {self!r}")
+        counts = list(map(readers.pop, slots, repeat(0)))
+        left: Sequence[int] = slots
         if counts.count(1) < len(counts):
-            slots = self._unpin_shared(slots)
-        for slot in slots:
-            del readers[slot]
-        if freed := self._orphaned_reads.intersection(slots):
+            # Not the rule: as it was, and one by one.
+            readers.update(each for each in zip(slots, counts, strict=True) if each[1])
+            left = self._unpin_shared(slots)
+        if self._orphaned_reads and (freed := self._orphaned_reads.intersection(left)):
             self._orphaned_reads -= freed
             self.free.give(freed)
 
@@ -269,6 +271,7 @@ class ChunkPool:
         self._orphaned_writes |= self.writing
         self.free = FreeRuns(self._ready, chain(self._orphaned_reads, self._orphaned_writes, self.held_back))
         self.writing = set()
+        self.removals += 1
         return self.index.clear()
 
     def statistics(self) -> PoolStatistics:
@@ -320,6 +323,7 @@ class ChunkPool:
         return Held(slots, keys)
 
     def _forget(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
+        self.removals += 1
         if self.index.remove(keys) != slots:
             raise InternalError(f"a key is evicted or dropped that has another slot or none: {self!r}")
 
@@ -340,11 +344,15 @@ class ChunkPool:
         self._orphaned_writes.difference_update(orphaned)
         self.free.give(orphaned)
 
-    def _unpin_shared(self, slots: Iterable[int]) -> list[int]:
-        """End one read of each slot but for the last one: those slots that are left."""
-        last = []
+    def _unpin_shared(self, slots: Sequence[int]) -> list[int]:
+        """End one read of each slot: those slots that nobody reads any more."""
+        readers = self._readers
+        if foreign := set(slots).difference(readers):
+            raise InternalError(f"slot {min(foreign)} is unpinned but not pinned: {self!r}")
+        left = []
         for slot in slots:
-            self._readers[slot] -= 1
-            if not self._readers[slot]:
-                last.append(slot)
-        return last
+            readers[slot] -= 1
+            if not readers[slot]:
+                del readers[slot]
+                left.append(slot)
+        return left

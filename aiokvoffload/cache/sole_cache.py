@@ -34,15 +34,16 @@ class SoleCache(ChunkCache, TierCache):
         self._check.require_key(key)
         return super().lookup(key)
 
-    def count_leading(self, keys: Sequence[OffloadKey]) -> int:
-        """Number of leading keys that are readable or being written."""
-        return len(self._find_leading(keys))
+    @property
+    def removals(self) -> int:
+        """How often keys have lost their slots."""
+        return self.pool.removals
 
-    def _find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
-        """Their slots."""
+    def find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
+        """The slots of the leading keys that are readable or being written."""
         try:
             slots = self.pool.index.find_leading(keys)
-        except TypeError:
+        except (IndexError, TypeError):
             self._check.require_keys(keys)
             raise
         if (count := len(slots)) < len(keys):  # those before it are known, those behind it do not matter
@@ -54,7 +55,7 @@ class SoleCache(ChunkCache, TierCache):
         keys_by_group = as_sequence(keys_by_group, "keys_by_group")
         if len(keys_by_group) != 1:
             raise ArgumentError(f"keys_by_group must have one entry for each of 1 groups, got {len(keys_by_group)}")
-        return self.count_leading(as_sequence(keys_by_group[0])) * self._span
+        return len(self.find_leading(as_sequence(keys_by_group[0]))) * self._span
 
     def in_chain_order(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """As they stand."""
@@ -63,18 +64,23 @@ class SoleCache(ChunkCache, TierCache):
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys that have no slot, in the order given."""
         try:
-            absent = super().absent(keys)
+            absent = ChunkCache.absent(self, keys)
             distinct = set(absent)
-        except TypeError:
+        except (IndexError, TypeError):
             self._check.require_keys(keys)
             raise
         self._check.require_keys(absent)
         self._check.require_distinct(absent, distinct)
         return absent
 
-    def pin_leading(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
+    def access_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain_number: int) -> None:
+        """Count a use of distinct keys that have these slots."""
+        if keys:
+            self._policy.access(keys, slots, (), chain_number)
+
+    def pin_leading(self, keys: Sequence[OffloadKey], slots: Sequence[int] | None = None) -> KeysInSlots:
         """Hold the leading keys that can be read now, for reading."""
-        held = self.pool.pin_found(keys, self._find_leading(keys))
+        held = self.pool.pin_found(keys, self.find_leading(keys) if slots is None else slots)
         return held.keys, held.slots, held
 
     def reserve(

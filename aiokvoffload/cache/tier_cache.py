@@ -27,9 +27,14 @@ class TierCache(ABC):
     def lookup(self, key: OffloadKey) -> LookupResult:
         """Say what `key` is now."""
 
+    @property
     @abstractmethod
-    def count_leading(self, keys: Sequence[OffloadKey]) -> int:
-        """Number of leading keys that are readable or being written."""
+    def removals(self) -> int:
+        """How often keys have lost their slots; while it stays the same, who had a slot has it still."""
+
+    @abstractmethod
+    def find_leading(self, keys: Sequence[OffloadKey]) -> Sequence[int]:
+        """The slots of the leading keys that are readable or being written."""
 
     @abstractmethod
     def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:
@@ -56,8 +61,17 @@ class TierCache(ABC):
         """The same for keys of which none has a slot."""
 
     @abstractmethod
-    def pin_leading(self, keys: Sequence[OffloadKey]) -> KeysInSlots:
-        """Hold the leading keys that can be read now, for reading."""
+    def access_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain_number: int) -> None:
+        """The same for keys whose slots the caller has just been told."""
+
+    @abstractmethod
+    def pin_leading(self, keys: Sequence[OffloadKey], slots: Sequence[int] | None = None) -> KeysInSlots:
+        """Hold the leading keys that can be read now, for reading.
+
+        Args:
+            keys: in chain order.
+            slots: the slot of each of them, if that is known.
+        """
 
     @abstractmethod
     def reserve(

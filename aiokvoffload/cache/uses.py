@@ -16,10 +16,12 @@ class RequestUses:
         used: keys whose use was counted; to be read only.
     """
 
-    __slots__ = ("_offered", "chain_number", "used")
+    __slots__ = ("_found", "_found_next", "_offered", "chain_number", "used")
 
     def __init__(self, chain_number: int) -> None:
         self._offered: set[OffloadKey] = set()
+        self._found: tuple[Sequence[OffloadKey], Sequence[int], int] = (), (), -1
+        self._found_next = 0
         self.chain_number = chain_number
         # A dictionary, since the garbage collector would go through a set of long chains, key by key.
         self.used: dict[OffloadKey, None] = {}
@@ -34,6 +36,20 @@ class RequestUses:
         else:
             self.used = once
         return keys if len(once) == len(keys) else list(once)
+
+    def looked_up(self, keys: Sequence[OffloadKey], slots: Sequence[int], removals: int) -> None:
+        """Remember in which slots the leading of `keys` were found, and how many removals there had been."""
+        self._found = keys[: len(slots)], slots, removals
+        self._found_next = 0
+
+    def slots_of(self, keys: Sequence[OffloadKey], removals: int) -> Sequence[int] | None:
+        """The slots of all of these keys, which a load asks for as they were looked up, if they are still the same."""
+        found_keys, found_slots, removals_then = self._found
+        begin, end = self._found_next, self._found_next + len(keys)
+        if removals != removals_then or end > len(found_slots) or found_keys[begin:end] != keys:
+            return None
+        self._found_next = end
+        return found_slots[begin:end]
 
     def count_offer(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note an offer to store; returns the keys that this request had not offered before."""

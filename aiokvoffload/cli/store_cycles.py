@@ -37,7 +37,7 @@ async def store_cycles(listeners: Sequence[Listen], *, turns: int) -> list[float
     blocks = torch.zeros((_CHAIN_KEYS, _BLOCK_BYTES), dtype=torch.uint8)
     caches = CanonicalKVCaches([CanonicalKVCacheTensor(blocks, _BLOCK_BYTES)], [[CanonicalKVCacheRef(0, _BLOCK_BYTES)]])
     rates: list[list[float]] = [[] for _ in listeners]
-    config = CPUOffloadingConfig(cpu_bytes=_SLOTS * PAGE_BYTES, device="host")
+    config = CPUOffloadingConfig(cpu_bytes=_SLOTS * PAGE_BYTES, policy="lru", device="host")
     async with CPUOffloadingSpec(config).open(caches) as offload:
         await wait_grown(offload)
         for turn in range(turns + 1):

@@ -5,7 +5,6 @@ It moves no byte and waits for nothing; it says what is to be done and is told h
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
-from itertools import chain as concatenated
 from itertools import count as counted
 from itertools import takewhile
 
@@ -20,27 +19,23 @@ from aiokvoffload.base import (
     ReqContext,
     ResidentPart,
 )
-from aiokvoffload.cache.cache_set import CacheSet
 from aiokvoffload.cache.chains import group_suffix, split_by_group
-from aiokvoffload.cache.chunk_cache import ChunkCache
 from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.event_log import EventLog
 from aiokvoffload.cache.key_check import KeyCheck, as_sequence
+from aiokvoffload.cache.making import make_cache
 from aiokvoffload.cache.offers import OfferCounter
 from aiokvoffload.cache.pool import PoolStatistics
-from aiokvoffload.cache.sole_cache import SoleCache
 from aiokvoffload.cache.statistics import ManagerCounts, ManagerStatistics
-from aiokvoffload.cache.tier_cache import Record, Reservation, TierCache
+from aiokvoffload.cache.tier_cache import Record, Reservation
 from aiokvoffload.cache.tokens import TokenBook
 from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import CPU_MEDIUM, CPU_TIER, CPULoadStoreSpec, PoolShape
 from aiokvoffload.errors import ArgumentError, ConfigError
-from aiokvoffload.registry import resolve
 
 _SHED_PER_CALL, _SHED_PER_KEY = 128, 4
 """Entries of dropped containers that are freed in passing: more than the same call can add to living ones."""
-
 
 _NONE_FAILED: Collection[OffloadKey] = ()
 
@@ -72,7 +67,7 @@ class CPUOffloadingManager(OffloadingManager):
         pools: Sequence[PoolShape],
         *,
         groups: Sequence[GroupConfig],
-        policy: str = "lru",
+        policy: str = "adaptive",
         store_threshold: int = 1,
         store_tracker_keys: int = 64_000,
         max_pending_events: int = 10_000,
@@ -81,7 +76,7 @@ class CPUOffloadingManager(OffloadingManager):
         _require_at_least_one("store_threshold", store_threshold)
         _require_at_least_one("store_tracker_keys", store_tracker_keys)
         _require_at_least_one("max_pending_events", max_pending_events)
-        self._cache = _make_cache(pools, groups, policy, grows=grows)
+        self._cache = make_cache(pools, groups, policy, grows=grows)
         self._key_check = KeyCheck(len(groups))
         self._windowed = {group_suffix(index) for index, group in enumerate(groups) if group.window_chunks is not None}
         self._offers = OfferCounter(store_threshold, store_tracker_keys) if store_threshold > 1 else None
@@ -101,8 +96,12 @@ class CPUOffloadingManager(OffloadingManager):
         return self._cache.lookup(key)
 
     def lookup_prefix(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
-        """Number of leading keys that are readable or being written; changes nothing."""
-        return self._cache.count_leading(as_sequence(keys))
+        """Number of leading keys that are readable or being written; changes nothing that anybody else sees."""
+        keys = as_sequence(keys)
+        slots = self._cache.find_leading(keys)
+        if slots and (uses := self._requests.get(ctx.req_id)) is not None:
+            uses.looked_up(keys, slots, self._cache.removals)
+        return len(slots)
 
     def lookup_groups(self, keys_by_group: Sequence[Sequence[OffloadKey]], ctx: ReqContext) -> int:
         """The longest common position (see `cache.prefix`); `keys_by_group` has the keys from the sequence's start."""
@@ -114,8 +113,12 @@ class CPUOffloadingManager(OffloadingManager):
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
         uses = self._uses_of(ctx)  # before anything is pinned, since it may refuse
-        readable, slots, record = self._cache.pin_leading(keys)
-        self._cache.access(uses.count_use(self._cache.in_chain_order(readable)), uses.chain_number)
+        readable, slots, record = self._cache.pin_leading(keys, uses.slots_of(keys, self._cache.removals))
+        new = uses.count_use(self._cache.in_chain_order(readable))
+        if new is readable:
+            self._cache.access_found(new, slots, uses.chain_number)
+        else:
+            self._cache.access(new, uses.chain_number)
         self._counts.loaded += len(readable)
         self._counts.missed += len(keys) - len(readable)
         token = self._loads.issue(record if readable else None)
@@ -345,15 +348,3 @@ class CPUOffloadingManager(OffloadingManager):
 def _require_at_least_one(name: str, value: int) -> None:
     if value < 1:
         raise ConfigError(f"{name} must be at least 1, got {value}")
-
-
-def _make_cache(pools: Sequence[PoolShape], groups: Sequence[GroupConfig], policy: str, *, grows: bool) -> TierCache:
-    served = sorted(concatenated.from_iterable(pool.groups for pool in pools))
-    if not groups or served != list(range(len(groups))):
-        raise ConfigError(f"pools must serve each of {len(groups)} groups once, got {[pool.groups for pool in pools]}")
-    make_policy = resolve("policies", policy)
-    if len(groups) == 1 and groups[0].window_chunks is None:
-        return SoleCache(pools[0].num_slots, make_policy, span=groups[0].span, grows=grows)
-    caches = [ChunkCache(pool.num_slots, make_policy, grows=grows) for pool in pools]
-    cache_by_group = {group_idx: cache for cache, pool in zip(caches, pools, strict=True) for group_idx in pool.groups}
-    return CacheSet(caches, groups=groups, cache_by_group=[cache_by_group[index] for index in range(len(groups))])

@@ -13,3 +13,13 @@ def test_what_lies_inside_a_container_is_emptied_little_by_little_as_well() -> N
     pile.shed(1)
     pile.shed(1)
     assert not pile.containers
+
+
+def test_a_tuple_counts_as_what_is_in_it() -> None:
+    """I10: a chain of thousands of keys is one entry, and not freed as quickly as a number."""
+    pile = DiscardPile()
+    pile.add({number: ((tuple(range(100)), tuple(range(100)), 0, 100, 0),) for number in range(5)})
+    pile.shed(1)
+    assert len(pile) == 4
+    pile.shed(2 * 201)
+    assert len(pile) == 2

@@ -1,10 +1,11 @@
 """Both kinds of index are one dictionary to whoever asks."""
 
 import random
+from hashlib import sha256
 
 import pytest
 
-from aiokvoffload.base import OffloadKey
+from aiokvoffload.base import OffloadKey, make_offload_key
 from aiokvoffload.cache.slot_index import MOST_KEYS_IN_ONE, SlotIndex, make_slot_index
 from aiokvoffload.testing.policy import make_keys
 
@@ -57,6 +58,6 @@ def test_clearing_hands_over_what_held_the_keys(index: SlotIndex) -> None:
 def test_no_dictionary_of_a_big_index_is_big() -> None:
     """I10: a dictionary is rebuilt in one go."""
     index = make_slot_index(262_144)
-    keys = make_keys(*range(9_999))
+    keys = [make_offload_key(sha256(b"%d" % number).digest(), 0) for number in range(9_999)]
     index.put(keys, range(len(keys)))
     assert max(map(len, index.clear())) < 2 * len(keys) / 64

@@ -46,7 +46,7 @@ async def test_rates_are_differences_of_two_scrapes() -> None:
     seen = figures("there", Scrape(10.0, before.samples), Scrape(12.0, now.samples))
     cpu, memory = seen.tiers
     assert (seen.open, seen.found_ratio, seen.transfers_per_s) == (True, 1.0, 0.5)
-    assert (cpu.tier, cpu.policy, cpu.capacity, cpu.hits_per_s, cpu.misses_per_s) == ("cpu", "lru", 8, 2.0, 0.0)
+    assert (cpu.tier, cpu.policy, cpu.capacity, cpu.hits_per_s, cpu.misses_per_s) == ("cpu", "adaptive", 8, 2.0, 0.0)
     assert (memory.tier, memory.evictable, memory.hits_per_s, memory.in_service) == ("memory", 4, 0.0, True)
     rates = {(each.tier, each.direction): each.bytes_per_s for each in seen.traffic}
     assert rates == {

@@ -10,12 +10,13 @@ from aiokvoffload.base import (
     LookupResult,
     OffloadingEvent,
     OffloadKey,
+    PrepareLoadOutput,
     RemovalReason,
     ReqContext,
     make_offload_key,
 )
 from aiokvoffload.config import GroupConfig
-from aiokvoffload.cpu.common import PoolShape
+from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
 from aiokvoffload.errors import ArgumentError, ConfigError
 from aiokvoffload.registry import BUILTIN
@@ -48,6 +49,12 @@ def make_hybrid(full_slots: int, window_slots: int) -> CPUOffloadingManager:
         [PoolShape((0,), 4096, full_slots), PoolShape((1,), 8192, window_slots)],
         groups=[GroupConfig(), GroupConfig(span=2, window_chunks=2)],
     )
+
+
+def slots_of(output: PrepareLoadOutput) -> list[int]:
+    assert isinstance(output.spec, CPULoadStoreSpec)
+    slots: list[int] = output.spec.chunk_ids.tolist()
+    return slots
 
 
 def store(manager: CPUOffloadingManager, keys: Sequence[OffloadKey], ctx: ReqContext = ONE_OFF) -> list[OffloadKey]:
@@ -153,6 +160,43 @@ def test_a_pinned_key_is_never_evicted(policy: str) -> None:
     assert manager.prepare_store(make_chain("b", 1), ONE_OFF) is None
     manager.complete_load(output.token)
     assert store(manager, make_chain("b", 1)) == chain[3:]
+
+
+@pytest.mark.parametrize("num_slots", [8, 20_000])
+def test_a_load_of_what_was_looked_up_gets_the_slots_of_now(num_slots: int) -> None:
+    """I3: a lookup's slots are used again only while no key has lost its own."""
+    manager = make_manager(num_slots)
+    chain, ctx = make_chain("a", 6), ReqContext("looks")
+    store(manager, chain)
+    manager.on_new_request(ctx)
+    assert manager.lookup_prefix(chain, ctx) == 6
+    first = manager.prepare_load(chain[:2], ctx)
+    assert first.keys == tuple(chain[:2])
+    assert slots_of(first) == [0, 1]
+    manager.complete_load(first.token, chain[1:2])
+    store(manager, make_chain("b", 1))  # into the slot that has become free
+    second = manager.prepare_load(chain[2:4], ctx)
+    assert slots_of(second) == [2, 3]
+    assert manager.prepare_load(chain[1:3], ctx).keys == ()
+    manager.complete_load(second.token)
+    manager.on_request_finished(ctx)
+    manager.check_integrity()
+
+
+def test_a_load_of_other_keys_than_were_looked_up_gets_theirs() -> None:
+    manager = make_manager()
+    chain, other, ctx = make_chain("a", 4), make_chain("b", 4), ReqContext("looks")
+    store(manager, chain)
+    store(manager, other)
+    manager.on_new_request(ctx)
+    assert manager.lookup_prefix(chain, ctx) == 4
+    for keys in (other[:2], chain[1:3], chain[:2], other[2:], chain):
+        output = manager.prepare_load(keys, ctx)
+        found = dict(zip((*chain, *other), range(8), strict=True))
+        assert slots_of(output) == [found[key] for key in keys]
+        manager.complete_load(output.token)
+    manager.on_request_finished(ctx)
+    manager.check_integrity()
 
 
 def test_a_lookup_changes_nothing() -> None:
@@ -832,4 +876,22 @@ def test_a_list_of_keys_may_be_used_again_after_the_call() -> None:
     keys.clear()
     assert manager.complete_load(load.token, failed_keys=chain[3:])
     assert manager.lookup_prefix(chain, ONE_OFF) == 3
+    manager.check_integrity()
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+@pytest.mark.parametrize("bad", [b"", b"abc", bytes(4), "abcdefghi", None, 5, [1]])
+def test_a_big_tier_refuses_what_is_no_key_as_a_small_one_does(num_groups: int, bad: Any) -> None:
+    """Its index looks into keys before anybody has looked at them."""
+    pool = PoolShape(tuple(range(num_groups)), 4096, 20_000)
+    manager = CPUOffloadingManager([pool], groups=[GroupConfig()] * num_groups)
+    calls: list[Callable[[], object]] = [
+        lambda: manager.lookup_prefix([bad], ONE_OFF),
+        lambda: manager.prepare_load([bad], ONE_OFF),
+        lambda: manager.prepare_store([bad], ONE_OFF),
+        lambda: manager.lookup_groups([[bad]] * num_groups, ONE_OFF),
+    ]
+    for call in calls:
+        with pytest.raises(ArgumentError, match="key"):
+            call()
     manager.check_integrity()

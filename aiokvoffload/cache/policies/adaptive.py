@@ -66,7 +66,7 @@ class AdaptivePolicy(GAPPolicy):
 
     def observe(self, tag: int, level: int, *, is_resident: bool) -> int | None:
         """Compare what a sampled key met with what it would have met under LRU."""
-        age = super().observe(tag, level, is_resident=is_resident)
+        age = self._model.observe(tag, level)
         if age is not None:
             is_in_lru = age < self._model.lru_epochs
             self._call_lead += is_in_lru - is_resident

@@ -10,7 +10,7 @@ from typing import Any
 from aiokvoffload.base import Admission, OffloadKey, Residents
 from aiokvoffload.cache.policies.ghosts import GhostList, fingerprints
 from aiokvoffload.cache.policies.layers import LayeredPolicy
-from aiokvoffload.cache.policies.recency import Victims
+from aiokvoffload.cache.policies.runs import Victims
 
 _RECENT, _FREQUENT = 0, 1
 

@@ -3,23 +3,28 @@
 What a slot is worth is in `gittins`, what is learned in `reuse`; here is who stays.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
+from itertools import accumulate, compress, repeat
+from operator import and_, not_
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from aiokvoffload.base import Admission, OffloadKey, Residents
-from aiokvoffload.cache.policies.ghosts import CountTable, fingerprints, zeros
+from aiokvoffload.cache.policies.ghosts import CountTable, fingerprints
 from aiokvoffload.cache.policies.gittins import EPOCHS_PER_TURNOVER
 from aiokvoffload.cache.policies.layers import LayeredPolicy
-from aiokvoffload.cache.policies.recency import Victims
 from aiokvoffload.cache.policies.reuse import ReuseModel, bucket_of
+from aiokvoffload.cache.policies.runs import Victims
 
 _MOST_USES = 127
 LEVEL_OF = [max(0, uses.bit_length() - 1) for uses in range(_MOST_USES + 1)]
 """A key's level by its uses: 1, 2 to 3, 4 to 7 and so on; used once more often means little where it is often."""
-_ONE_MORE = bytes(min(uses + 1, _MOST_USES) for uses in range(_MOST_USES + 1))
 NUM_LEVELS = LEVEL_OF[-1] + 1
+_ONE_MORE = bytes(min(uses + 1, _MOST_USES) for uses in range(256))
+_LEVELS = bytes(LEVEL_OF[min(uses, _MOST_USES)] for uses in range(256))
+"""The same levels for `translate`, which does many at once."""
 _GHOSTS_PER_SLOT = 2
 _TICKS_PER_USE = 8
 """The clock's ticks for a use of a key that is known; one that is not makes one. So a scan, which says nothing about
@@ -31,6 +36,9 @@ _Value = tuple[float, int]
 _Behind = tuple[int, Sequence[OffloadKey], Sequence[int]]
 """A chain, and what is resident of it behind what is missing."""
 _NONE_BEHIND: _Behind = -1, (), ()
+_NO_KEYS: tuple[list[int], bytes] = [], b""
+"""Fingerprints and uses."""
+_NO_SLOTS: npt.NDArray[np.intp] = np.zeros(0, np.intp)
 _NOTHING: _Value = (float("inf"), -1)
 
 
@@ -47,7 +55,7 @@ class GAPPolicy(LayeredPolicy):
 
     __slots__ = (
         "_behind", "_epoch", "_gain", "_ghosts", "_looked_up", "_model", "_placing", "_seed", "_tag_of", "_ticks",
-        "_ticks_per_epoch", "_used_at", "_uses", "_valued_by", "_values",
+        "_ticks_per_epoch", "_uses", "_valued_by", "_values",
     )  # fmt: skip
 
     def __init__(self, residents: Residents, *, seed: int = 0) -> None:
@@ -56,42 +64,45 @@ class GAPPolicy(LayeredPolicy):
         self._seed = seed
         self._ticks = self._epoch = 0
         self._ticks_per_epoch = max(1, capacity * _TICKS_PER_USE // EPOCHS_PER_TURNOVER)
-        self._uses = bytearray(capacity)  # this and the next two by slot
-        self._used_at = zeros(capacity, np.uint32)
-        self._tag_of = zeros(capacity, np.uint32)
+        self._uses = np.zeros(capacity, np.uint8)  # this and the next one by slot
+        self._tag_of = np.zeros(capacity, np.uint32)
         self._ghosts = CountTable(_GHOSTS_PER_SLOT * capacity)
         self._model = ReuseModel(capacity, NUM_LEVELS)
-        self._looked_up: tuple[Sequence[OffloadKey], list[int], list[int]] = (), [], []
+        self._looked_up: tuple[Sequence[OffloadKey], list[int], bytes] = (), *_NO_KEYS
         self._behind = _NONE_BEHIND
         self._gain = 1.0
         self._value_anew()
-        self._placing: tuple[list[int], list[int]] = [], []
+        self._placing = _NO_KEYS
 
     def access(
         self, resident: Sequence[OffloadKey], slots: Sequence[int], absent: Sequence[OffloadKey], chain: int
     ) -> None:
         """Count a use of all, and learn from those that are sampled."""
-        tags, uses = self._look_up(absent) if absent else ([], [])
+        tags, uses = self._look_up(absent) if absent else _NO_KEYS
+        slot_ids = np.fromiter(slots, np.intp, len(slots)) if slots else _NO_SLOTS
         if slots and absent:
             # The first of all is absent: what is resident lies behind it, and is of no use without it.
-            least = _ONE_MORE[max(map(self._uses.__getitem__, slots))]
-            uses = [count if count > least else least for count in uses]
+            least = _ONE_MORE[self._uses[slot_ids].max()]
+            uses = bytes(map(max, uses, repeat(least)))
         self._looked_up = absent, tags, uses
-        known, mask = len(slots) + len(uses) - uses.count(1), self._model.sample_mask
-        self._ticks += _TICKS_PER_USE * known + uses.count(1)
+        new_count = uses.count(1)
+        self._ticks += _TICKS_PER_USE * (len(slots) + len(uses) - new_count) + new_count
         self._advance()
         if slots:
-            self._count_uses(resident, slots, chain)
-            tag_of = self._tag_of
-            sampled = [slot for slot in slots if not tag_of[slot] & mask]
-            for slot in sampled:
-                self.observe(tag_of[slot], self.layer_of[slot], is_resident=True)
+            self.remove(slots)
+            counts = self._uses[slot_ids].tobytes().translate(_ONE_MORE)
+            levels = self._put(resident, slots, slot_ids, counts, chain)
+            self._observe_sampled(self._tag_of[slot_ids].tolist(), levels, is_resident=True)
         if slots or absent:
             self.renew(chain)
         self._behind = (chain, resident, slots) if absent else _NONE_BEHIND
-        for tag, count in zip(tags, uses, strict=True):
-            if not tag & mask:
-                self.observe(tag, LEVEL_OF[count], is_resident=False)
+        if absent:
+            self._observe_sampled(tags, uses.translate(_LEVELS), is_resident=False)
+
+    def _observe_sampled(self, tags: Sequence[int], levels: bytes, *, is_resident: bool) -> None:
+        is_sampled = map(not_, map(and_, tags, repeat(self._model.sample_mask)))
+        for tag, level in compress(zip(tags, levels, strict=True), is_sampled):
+            self.observe(tag, level, is_resident=is_resident)
 
     def _advance(self) -> None:
         epoch = self._ticks // self._ticks_per_epoch
@@ -127,24 +138,28 @@ class GAPPolicy(LayeredPolicy):
         accepted = min(room, len(keys))
         victims: Victims = [], []
         if accepted < len(keys):
-            levels = [LEVEL_OF[count] for count in uses] if may_decline else [NUM_LEVELS] * len(keys)
+            levels = uses.translate(_LEVELS) if may_decline else bytes((NUM_LEVELS,)) * len(keys)
             victims = self._replace(levels, accepted, protected, chain)
             accepted += len(victims[1])
-            tag_of, uses_of = self._tag_of, self._uses
-            self._remember([(tag_of[slot], uses_of[slot]) for slot in victims[1]])
-            self._remember(list(zip(tags[accepted:], uses[accepted:], strict=True))[::-1])
+            if victims[1]:
+                gone = np.fromiter(victims[1], np.intp, len(victims[1]))
+                self._remember(self._tag_of[gone].tolist(), self._uses[gone].tobytes())
+            if accepted < len(keys):
+                self._remember(tags[accepted:][::-1], uses[accepted:][::-1])
         self._placing = tags[:accepted], uses[:accepted]
         return Admission(accepted, *victims) if accepted else None
 
     def place(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
         """Put the slots into their levels."""
         tags, uses = self._placing
-        self._fill(slots, tags, uses)
-        self.add_each(keys, slots, [LEVEL_OF[count] for count in uses], chain)
+        slot_ids = np.fromiter(slots, np.intp, len(slots))
+        self._tag_of[slot_ids] = tags
+        self._put(keys, slots, slot_ids, uses, chain)
         _, behind_keys, behind = self._behind
-        if behind:
+        if behind:  # used in this epoch too
             self.remove(behind)
-            self.add_each(behind_keys, behind, [self.layer_of[slot] for slot in behind], chain)
+            levels = bytes(map(self.layer_of, behind))
+            self.add_each(behind_keys, behind, levels, chain, stamp=self._epoch)
 
     def remove(self, slots: Sequence[int]) -> None:
         """Take slots out of their levels."""
@@ -153,81 +168,79 @@ class GAPPolicy(LayeredPolicy):
 
     def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take those that are worth least."""
-        return self._replace([NUM_LEVELS] * count, 0, protected, chain)
+        return self._replace(bytes((NUM_LEVELS,)) * count, 0, protected, chain)
 
     def value(self, level: int, used_at: int) -> float:
         """What a slot is worth whose key is of this level and was used last in this epoch."""
         return self._model.values[level][bucket_of(self._epoch - used_at)]
 
-    def _fill(self, slots: Sequence[int], tags: Sequence[int], uses: Sequence[int]) -> None:
-        all_tags, all_uses, used_at, now = self._tag_of, self._uses, self._used_at, self._epoch
-        for slot, tag, count in zip(slots, tags, uses, strict=True):
-            all_tags[slot] = tag
-            all_uses[slot] = count
-            used_at[slot] = now
+    def _put(
+        self,
+        keys: Sequence[OffloadKey],
+        slots: Sequence[int],
+        slot_ids: npt.NDArray[np.intp],
+        uses: bytes,
+        chain: int,
+    ) -> bytes:
+        """Put slots into their levels as used now, so many times in all; returns the levels."""
+        self._uses[slot_ids] = np.frombuffer(uses, np.uint8)
+        levels = uses.translate(_LEVELS)
+        self.add_each(keys, slots, levels, chain, stamp=self._epoch)
+        return levels
 
-    def _count_uses(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
-        self.remove(slots)
-        uses, used_at, now = self._uses, self._used_at, self._epoch
-        levels = []
-        for slot in slots:
-            uses[slot] = count = _ONE_MORE[uses[slot]]
-            used_at[slot] = now
-            levels.append(LEVEL_OF[count])
-        self.add_each(keys, slots, levels, chain)
-
-    def _look_up(self, keys: Sequence[OffloadKey]) -> tuple[list[int], list[int]]:
+    def _look_up(self, keys: Sequence[OffloadKey]) -> tuple[list[int], bytes]:
         """Fingerprints, and uses with this one; a key was used whenever one behind it was, remembered or not."""
         tags = fingerprints(keys, self._seed)
         before = self._ghosts.find(tags)
-        most, uses = 0, [1] * len(tags)
-        if any(before):
-            for index in range(len(before) - 1, -1, -1):
-                most = max(most, before[index])
-                uses[index] = _ONE_MORE[most]
-        return tags, uses
+        if before.count(0) == len(before):
+            return tags, b"\1" * len(tags)
+        most: Iterable[int] = accumulate(reversed(before), max)
+        return tags, bytes(most)[::-1].translate(_ONE_MORE)
 
-    def _replace(self, levels: Sequence[int], begin: int, protected: Set[OffloadKey], chain: int) -> Victims:
+    def _replace(self, levels: bytes, begin: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take victims for new keys of these levels from `begin` on, while they are worth less."""
         victims: Victims = [], []
-        values = {number: self._value_of(number, chain) for number in self.layers}
-        while begin < len(levels):
-            worst = min(values, key=values.__getitem__, default=0)
-            value = values.get(worst, _NOTHING)
-            if value is _NOTHING or value[0] > self._value_of_new(levels[begin]):
+        values = self._oldest_values(chain)
+        while begin < len(levels) and values:
+            worst = min(values, key=values.__getitem__)
+            if values[worst][0] > self._value_of_new(levels[begin]):
                 break
             # Those behind are of the same level or less popular ones, which must be asked for again.
-            alike = levels[begin:].count(levels[begin])
+            alike = levels.count(levels[begin], begin)
             keys, slots = self.layers[worst].evict_oldest(alike, protected, chain)
             victims[0].extend(keys)
             victims[1].extend(slots)
             begin += len(slots)
-            values[worst] = self._value_of(worst, chain)
+            if begin < len(levels):
+                values = self._oldest_values(chain)
         return victims
 
-    def _value_of(self, level: int, chain: int) -> _Value:
-        slot = self.layers[level].first_to_leave(chain)
-        if slot is None:
-            return _NOTHING
-        used_at = self._used_at[slot]
-        known = self._values[level]
-        if known[1] != used_at:  # of an epoch, the answer stays the same
-            known = self._values[level] = self.value(level, used_at), used_at
-        return known
+    def _oldest_values(self, chain: int) -> dict[int, _Value]:
+        """What the oldest slot of each level is worth, but for slots of `chain`."""
+        values = {}
+        for level, layer in self.layers.items():
+            used_at = layer.oldest_stamp(chain)
+            if used_at is not None:
+                known = self._values[level]
+                if known[1] != used_at:  # of an epoch, the answer stays the same
+                    known = self._values[level] = self.value(level, used_at), used_at
+                values[level] = known
+        return values
 
     def _value_of_new(self, level: int) -> float:
         return float("inf") if level == NUM_LEVELS else self._gain * self.value(level, self._epoch)
 
-    def _remember(self, counts: Sequence[tuple[int, int]]) -> None:
+    def _remember(self, tags: Sequence[int], uses: bytes) -> None:
         """Remember uses of keys that are not resident: the first's and half of the others', who vouch for the rest."""
-        if counts:
-            self._ghosts.put([counts[0], *(each for each in counts if each[0] & _SPARED_TAIL_BIT)])
+        is_kept = list(map(and_, tags, repeat(_SPARED_TAIL_BIT)))
+        is_kept[0] = True
+        self._ghosts.put(list(compress(tags, is_kept)), list(compress(uses, is_kept)))
 
     def seed(self, residents: Any) -> None:
         """Take over an order, as that of one chain that was used once."""
         keys = list(residents.values())[::-1]
         if keys:
-            self._placing = fingerprints(keys, self._seed), [1] * len(keys)
+            self._placing = fingerprints(keys, self._seed), b"\1" * len(keys)
             super().seed(residents)
 
     def clear(self) -> Sequence[dict[Any, Any]]:
@@ -235,7 +248,7 @@ class GAPPolicy(LayeredPolicy):
         self._ghosts.clear()
         self._model.clear()
         self._ticks = self._epoch = 0
-        self._looked_up = (), [], []
+        self._looked_up = (), *_NO_KEYS
         self._behind = _NONE_BEHIND
         self._value_anew()
         return super().clear()

@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from aiokvoffload.base import Admission, CachePolicy, OffloadKey, Residents
-from aiokvoffload.cache.policies.recency import SEEDED, RecencyList, Victims, no_chains
+from aiokvoffload.cache.policies.recency import LAYER_MASK, SEEDED, RecencyList, no_chains
+from aiokvoffload.cache.policies.runs import Victims
 
 
 class LayeredPolicy(CachePolicy):
@@ -22,15 +23,13 @@ class LayeredPolicy(CachePolicy):
 
     Attributes:
         layers: slots by age, for each layer that has been used, which are numbered from 0 to 255.
-        layer_of: the layer of each slot; what it says of slots without a key means nothing.
     """
 
-    __slots__ = ("_chain_of", "_residents", "layer_of", "layers")
+    __slots__ = ("_chain_of", "_residents", "layers")
 
     def __init__(self, residents: Residents) -> None:
         self._residents = residents
         self._chain_of = no_chains(residents.capacity)
-        self.layer_of = bytearray(residents.capacity)
         self.layers: dict[int, RecencyList] = {}
 
     @abstractmethod
@@ -58,30 +57,39 @@ class LayeredPolicy(CachePolicy):
         """The list of a layer."""
         found = self.layers.get(number)
         if found is None:
-            found = self.layers[number] = RecencyList(self._residents, self._chain_of)
+            found = self.layers[number] = RecencyList(self._residents, self._chain_of, layer=number)
         return found
 
-    def add(self, layer: int, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
-        """Put slots that are in no layer into one."""
-        layer_of = self.layer_of
-        for slot in slots:
-            layer_of[slot] = layer
-        self.layer(layer).add(keys, slots, chain)
+    def add(self, layer: int, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int, *, stamp: int = 0) -> None:
+        """Put slots that are in no layer into one; `stamp` is the policy's, who may ask for that of the oldest."""
+        self.layer(layer).add(keys, slots, chain, stamp=stamp)
 
-    def add_each(self, keys: Sequence[OffloadKey], slots: Sequence[int], layers: Sequence[int], chain: int) -> None:
+    def add_each(
+        self,
+        keys: Sequence[OffloadKey],
+        slots: Sequence[int],
+        layers: Sequence[int],
+        chain: int,
+        *,
+        stamp: int = 0,
+    ) -> None:
         """Put slots that are in no layer into one each."""
         if layers and layers.count(layers[0]) == len(layers):
-            self.add(layers[0], keys, slots, chain)
+            self.add(layers[0], keys, slots, chain, stamp=stamp)
             return
         end = 0
         for layer, run in groupby(layers):
             begin, end = end, end + sum(1 for _ in run)
-            self.add(layer, keys[begin:end], slots[begin:end], chain)
+            self.add(layer, keys[begin:end], slots[begin:end], chain, stamp=stamp)
+
+    def layer_of(self, slot: int) -> int:
+        """The layer of a slot; that of one without a key means nothing."""
+        return self._chain_of[slot] & LAYER_MASK
 
     def renew(self, chain: int) -> None:
         """Make a chain the most recent one in every layer that has some of it."""
         for layer in self.layers.values():
-            layer.touch((), (), chain)
+            layer.renew(chain)
 
     def in_order(self) -> list[RecencyList]:
         """The layers, the first to be evicted from in front."""
@@ -96,13 +104,18 @@ class LayeredPolicy(CachePolicy):
 
     def remove(self, slots: Sequence[int]) -> None:
         """Take slots out of their layers."""
-        for layer, run in groupby(slots, self.layer_of.__getitem__):
+        places = list(map(self._chain_of.__getitem__, slots))
+        if places and places.count(places[0]) == len(places):
+            self.layers[places[0] & LAYER_MASK].remove(slots)
+            return
+        for layer, run in groupby(slots, self.layer_of):
             self.layers[layer].remove(list(run))
 
     def release(self, slots: Collection[int]) -> None:
         """Let slots leave again; their place in the order is that of their last use."""
         for layer in self.layers.values():
-            layer.release(slots)
+            if layer.asides:  # seldom, so that this is all that it costs
+                layer.release(slots)
 
     def clear(self) -> Sequence[dict[Any, Any]]:
         """Forget every key."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from aiokvoffload.base import OffloadKey, Residents
 from aiokvoffload.cache.policies.layers import LayeredPolicy
-from aiokvoffload.cache.policies.recency import RecencyList, Victims
+from aiokvoffload.cache.policies.recency import RecencyList
+from aiokvoffload.cache.policies.runs import Victims
 
 _MOST_USES = 127
 _LAYERS = 256
@@ -68,7 +69,7 @@ class LFUPolicy(LayeredPolicy):
             slots += more_slots
         if slots:
             # Where what goes first may not leave, the age is ahead of it: it must not fall behind again.
-            ahead = (self.layer_of[slots[-1]] - self._age) % _LAYERS
+            ahead = (self.layer_of(slots[-1]) - self._age) % _LAYERS
             self._age += ahead if ahead <= _MOST_USES else 0
             self._drop_empty_layers()
         return keys, slots

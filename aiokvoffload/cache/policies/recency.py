@@ -6,20 +6,22 @@ from itertools import groupby, islice
 from typing import Any
 
 from aiokvoffload.base import OffloadKey, Residents
+from aiokvoffload.cache.policies.runs import Chain, Victims, extended, from_tail, without, without_tail
 
 SEEDED = -1
 """The chain of slots taken over from another policy, which knows the order but no chains; callers count from 0."""
 _NOBODY = -2
+_FEW = 32
 
-_Segment = dict[int, OffloadKey]
-"""Slots of one chain with their keys, head first."""
+LAYER_BITS = 8
+LAYER_MASK = (1 << LAYER_BITS) - 1
 
-Victims = tuple[list[OffloadKey], list[int]]
-"""Keys that leave, the first to go first, and the slot of each."""
+_Aside = dict[int, tuple[OffloadKey, int]]
+"""Slots with their keys and stamps, tail first."""
 
 
 def no_chains(capacity: int) -> list[int]:
-    """By slot: in no chain."""
+    """By slot: in no chain. Else there is the number of the chain, and in its last `LAYER_BITS` that of the list."""
     return [_NOBODY] * capacity
 
 
@@ -30,25 +32,29 @@ class RecencyList:
     each run is more recent than those before it.
 
     Held and protected slots that are met at a tail are set aside until they may go again, so that passing over them
-    costs once, not at every eviction. They keep their place, which is behind all that is left in their segment:
-    whatever else changes a segment first puts back what was set aside.
+    costs once, not at every eviction. They keep their place, which is behind all that is left of their chain: whatever
+    else changes a chain first puts back what was set aside.
 
     Args:
         residents: says which slots may leave.
         chain_of: the chain of each slot, by slot, from `no_chains`; lists that share no slot may share it.
+        layer: number of this list among those.
+
+    Attributes:
+        asides: what was set aside, by chain; not to be changed from outside.
     """
 
-    __slots__ = ("_are_free", "_asides", "_chain_of", "_count", "_segments", "_spared_for", "_sparing")
+    __slots__ = ("_are_free", "_chain_of", "_chains", "_count", "_layer", "_spared_for", "_sparing", "asides")
 
-    def __init__(self, residents: Residents, chain_of: list[int] | None = None) -> None:
+    def __init__(self, residents: Residents, chain_of: list[int] | None = None, *, layer: int = 0) -> None:
+        self._layer = layer
         self._are_free = residents.are_free
-        # An ordered dictionary, since a plain one is slow at its front, where chains that moved leave holes. The slots
-        # themselves come and go at the ends of plain ones, in half the time.
-        self._segments: OrderedDict[int, _Segment] = OrderedDict()
+        # An ordered dictionary, since a plain one is slow at its front, where chains that moved leave holes.
+        self._chains: OrderedDict[int, Chain] = OrderedDict()
         # What it says of slots that are not here means nothing.
         self._chain_of = no_chains(residents.capacity) if chain_of is None else chain_of
         self._count = 0
-        self._asides: dict[int, _Segment] = {}  # tail first, in the order met
+        self.asides: dict[int, _Aside] = {}
         # Whose protected slots are set aside though not held, and the chains in which they are.
         self._spared_for = _NOBODY
         self._sparing: set[int] = set()
@@ -56,7 +62,7 @@ class RecencyList:
     def __len__(self) -> int:
         return self._count
 
-    def residents(self) -> _Segment:
+    def residents(self) -> dict[int, OffloadKey]:
         """All slots with their keys, the first to leave in front."""
         return dict(self._in_order())
 
@@ -65,29 +71,29 @@ class RecencyList:
         return list(islice(self._in_order(), count))
 
     def _in_order(self) -> Iterator[tuple[int, OffloadKey]]:
-        for chain, segment in self._segments.items():
-            yield from self._asides.get(chain, {}).items()
-            yield from reversed(segment.items())
+        for number, chain in self._chains.items():
+            for slot, (key, _) in self.asides.get(number, {}).items():
+                yield slot, key
+            for slot, key, _ in from_tail(chain):
+                yield slot, key
 
     def __repr__(self) -> str:
-        aside_count = sum(map(len, self._asides.values()))
-        return f"RecencyList({len(self)} slots in {len(self._segments)} chains, {aside_count} set aside)"
+        aside_count = sum(map(len, self.asides.values()))
+        return f"RecencyList({len(self)} slots in {len(self._chains)} chains, {aside_count} set aside)"
 
-    def add(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
-        """Add absent slots at the end of a chain, which becomes the most recent one."""
+    def add(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int, *, stamp: int = 0) -> None:
+        """Add absent slots at the end of a chain, which becomes the most recent one; `stamp` is the caller's."""
         if not slots:
             return
-        added = dict(zip(slots, keys, strict=True))
-        segment = self._segments.get(chain)
-        if segment is None:
-            self._segments[chain] = added
-        else:
+        if self.asides:
             self._put_back(chain)
-            segment.update(added)
-            self._segments.move_to_end(chain)
-        chain_of = self._chain_of
-        for slot in slots:
-            chain_of[slot] = chain
+        before = self._chains.get(chain)
+        if before is None:
+            self._chains[chain] = ((tuple(slots), tuple(keys), 0, len(slots), stamp),)
+        else:
+            self._chains[chain] = extended(before, slots, keys, stamp)
+            self._chains.move_to_end(chain)
+        _fill(self._chain_of, slots, chain << LAYER_BITS | self._layer)
         self._count += len(slots)
 
     def touch(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
@@ -95,19 +101,26 @@ class RecencyList:
         if slots:
             self.remove(slots)
             self.add(keys, slots, chain)
-        elif chain in self._segments:
-            self._segments.move_to_end(chain)
+        else:
+            self.renew(chain)
+
+    def renew(self, chain: int) -> None:
+        """Make a chain the most recent one, if some of it is here."""
+        if chain in self._chains:
+            self._chains.move_to_end(chain)
 
     def remove(self, slots: Sequence[int]) -> None:
         """Remove slots that are here."""
-        for chain, run in groupby(slots, self._chain_of.__getitem__):
-            self._put_back(chain)
-            segment, leaving = self._segments[chain], list(run)
-            if len(leaving) == len(segment):
-                del self._segments[chain]
-                continue
-            for slot in leaving:
-                del segment[slot]
+        slots, done = tuple(slots), 0
+        while done < len(slots):
+            number = self._chain_of[slots[done]] >> LAYER_BITS
+            if self.asides:
+                self._put_back(number)
+            chain, done = without(self._chains[number], slots, done)
+            if chain:
+                self._chains[number] = chain
+            else:
+                del self._chains[number]
         self._count -= len(slots)
 
     def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
@@ -122,68 +135,72 @@ class RecencyList:
             return keys, slots
         self._spare_for(chain)
         emptied = []
-        for number, segment in self._segments.items():
-            if segment and number != chain:
-                left_keys, left_slots = self._take(number, segment, count - len(slots), protected)
+        for number, found in self._chains.items():
+            if found and number != chain:
+                left_keys, left_slots = self._take(number, found, count - len(slots), protected)
                 keys += left_keys
                 slots += left_slots
-                if not segment and number not in self._asides:
+                if not self._chains[number] and number not in self.asides:
                     emptied.append(number)
                 if len(slots) == count:
                     break
         for number in emptied:
-            del self._segments[number]
+            del self._chains[number]
         self._count -= len(slots)
         return keys, slots
 
     def has_chain(self, chain: int) -> bool:
         """Whether some of a chain is here."""
-        return chain in self._segments
+        return chain in self._chains
 
-    def first_to_leave(self, chain: int) -> int | None:
-        """The slot that is first to leave, but for those of `chain` and what is set aside for it; it may be held."""
-        self._spare_for(chain)
-        for number, segment in self._segments.items():
-            if segment and number != chain:
-                return next(reversed(segment))
+    def oldest_stamp(self, chain: int) -> int | None:
+        """The stamp of the slot that is first to leave, but for those of `chain` and what is set aside for it.
+
+        It may be held.
+        """
+        if chain != self._spared_for:
+            self._spare_for(chain)
+        for number, found in self._chains.items():
+            if found and number != chain:
+                return found[-1][-1]
         return None
 
     def evict_oldest(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
-        """The same as `evict`, from the chain of `first_to_leave` only; of that there may be nothing that may leave."""
+        """The same as `evict`, from the chain of `oldest_stamp` only; of that there may be nothing that may leave."""
         self._spare_for(chain)
-        for number, segment in self._segments.items():
-            if segment and number != chain:
-                victims = self._take(number, segment, count, protected)
-                if not segment and number not in self._asides:
-                    del self._segments[number]
+        for number, found in self._chains.items():
+            if found and number != chain:
+                victims = self._take(number, found, count, protected)
+                if not self._chains[number] and number not in self.asides:
+                    del self._chains[number]
                 self._count -= len(victims[1])
                 return victims
         return [], []
 
     def count_victims(self, count: int, protected: Set[OffloadKey], chain: int) -> int:
         """How many slots `evict` would remove."""
-        found = 0
+        found_count = 0
         self._spare_for(chain)
-        for number, segment in self._segments.items():
-            if found >= count:
+        for number, found in self._chains.items():
+            if found_count >= count:
                 break
-            if segment and number != chain:
-                self._clear_tail(number, segment, protected)
-                free = (slot for slot, key in reversed(segment.items()) if self._may_leave(slot, key, protected))
-                found += sum(1 for _ in islice(free, count - found))
-        return found
+            if found and number != chain:
+                left = self._clear_tail(number, found, protected)
+                free = (slot for slot, key, _ in from_tail(left) if self._may_leave(slot, key, protected))
+                found_count += sum(1 for _ in islice(free, count - found_count))
+        return found_count
 
     def release(self, slots: Collection[int]) -> None:
         """Let those of the slots that were set aside leave again, if nobody else holds them."""
-        if self._asides:
-            for chain in self._asides.keys() & set(map(self._chain_of.__getitem__, slots)):
-                if not self._asides[chain].keys().isdisjoint(slots):
+        if self.asides:
+            for chain in self.asides.keys() & {self._chain_of[slot] >> LAYER_BITS for slot in slots}:
+                if not self.asides[chain].keys().isdisjoint(slots):
                     self._put_back(chain)
 
     def clear(self) -> list[dict[Any, Any]]:
         """Forget all slots at once; returns the containers that held them."""
-        containers: list[dict[Any, Any]] = [self._asides, self._segments]
-        self._segments, self._asides = OrderedDict(), {}
+        containers: list[dict[Any, Any]] = [self.asides, self._chains]
+        self._chains, self.asides = OrderedDict(), {}
         self._count = 0
         self._sparing.clear()
         return containers
@@ -195,53 +212,59 @@ class RecencyList:
                 self._put_back(sparing)
             self._spared_for = chain
 
-    def _take(self, chain: int, segment: _Segment, count: int, protected: Set[OffloadKey]) -> Victims:
-        """Take up to `count` slots that may go from a segment's end, and set aside those between them that may not."""
-        keys, slots = _cut_tail(segment, count)
+    def _take(self, number: int, chain: Chain, count: int, protected: Set[OffloadKey]) -> Victims:
+        """Take up to `count` slots that may go from a chain's end, and set aside those between them that may not."""
+        left, keys, slots = without_tail(chain, count)
         if self._are_free(slots) and protected.isdisjoint(keys):
+            self._chains[number] = left
             return keys, slots
-        tail, victims = dict(zip(slots, keys, strict=True)), _Segment()
-        while tail:
-            free = {slot: key for slot, key in tail.items() if self._may_leave(slot, key, protected)}
-            self._set_aside(chain, {slot: key for slot, key in tail.items() if slot not in free})
-            victims |= free
-            keys, slots = _cut_tail(segment, count - len(victims))
-            tail = dict(zip(slots, keys, strict=True))
+        victims, aside = dict[int, OffloadKey](), _Aside()
+        for slot, key, stamp in from_tail(chain):
+            if len(victims) == count:
+                break
+            if self._may_leave(slot, key, protected):
+                victims[slot] = key
+            else:
+                aside[slot] = key, stamp
+        self._chains[number] = without_tail(chain, len(victims) + len(aside))[0]
+        self._set_aside(number, aside)
         return list(victims.values()), list(victims)
 
-    def _clear_tail(self, chain: int, segment: _Segment, protected: Set[OffloadKey]) -> None:
+    def _clear_tail(self, number: int, chain: Chain, protected: Set[OffloadKey]) -> Chain:
         """Set aside what may not go, up to the first slot that may."""
-        may_leave = (self._may_leave(slot, key, protected) for slot, key in reversed(segment.items()))
-        first_free = next((index for index, may in enumerate(may_leave) if may), len(segment))
-        keys, slots = _cut_tail(segment, first_free)
-        self._set_aside(chain, dict(zip(slots, keys, strict=True)))
+        aside = _Aside()
+        for slot, key, stamp in from_tail(chain):
+            if self._may_leave(slot, key, protected):
+                break
+            aside[slot] = key, stamp
+        left = self._chains[number] = without_tail(chain, len(aside))[0]
+        self._set_aside(number, aside)
+        return left
 
     def _may_leave(self, slot: int, key: OffloadKey, protected: Set[OffloadKey]) -> bool:
         return key not in protected and self._are_free((slot,))
 
-    def _set_aside(self, chain: int, tail: _Segment) -> None:
+    def _set_aside(self, number: int, tail: _Aside) -> None:
         if not tail:
             return
-        self._asides.setdefault(chain, {}).update(tail)
+        self.asides.setdefault(number, {}).update(tail)
         if any(self._are_free((slot,)) for slot in tail):
-            self._sparing.add(chain)
+            self._sparing.add(number)
 
-    def _put_back(self, chain: int) -> None:
-        if self._asides and chain in self._asides:
-            self._segments[chain].update(reversed(self._asides.pop(chain).items()))
-            self._sparing.discard(chain)
+    def _put_back(self, number: int) -> None:
+        if number in self.asides:
+            tail = reversed(self.asides.pop(number).items())
+            for stamp, items in groupby(tail, key=lambda item: item[1][1]):
+                keys_by_slot = {slot: key for slot, (key, _) in items}
+                chain = self._chains[number]
+                self._chains[number] = extended(chain, tuple(keys_by_slot), tuple(keys_by_slot.values()), stamp)
+            self._sparing.discard(number)
 
 
-def _cut_tail(segment: _Segment, count: int) -> Victims:
-    """Take up to `count` slots from a segment's end, the last one first."""
-    if count >= len(segment):
-        slots, keys = list(reversed(segment)), list(reversed(segment.values()))
-        segment.clear()
-        return keys, slots
-    slots = list(islice(reversed(segment), count))
-    keys = list(map(segment.pop, slots))
-    if slots:
-        # Taking out leaves holes, to be skipped at every look; `popitem` closes them, but is slow for every slot.
-        last, key = segment.popitem()
-        segment[last] = key
-    return keys, slots
+def _fill(by_slot: list[int], slots: Sequence[int], value: int) -> None:
+    first, stop, count = slots[0], slots[-1] + 1, len(slots)
+    if count > _FEW and stop - first == count and tuple(slots) == tuple(range(first, stop)):
+        by_slot[first:stop] = [value] * count
+        return
+    for slot in slots:
+        by_slot[slot] = value

@@ -4,6 +4,7 @@ Knows fingerprints, levels of popularity and epochs; knows nothing of slots. A *
 used again. Everything in here has its size from the beginning (I11).
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
@@ -32,6 +33,8 @@ _FADING = 0.99
 _POPULARITY_GAIN = 2.0
 """A key used twice as often is taken to be twice as likely to be used again, until its level has evidence."""
 _PRIOR_WEIGHT = 10.0
+
+_COUNT_BYTES = array("I").itemsize
 
 _Histogram = list[list[float]]
 """By level and age bucket."""
@@ -88,7 +91,7 @@ class ReuseModel:
         self._reused: _Histogram = [[0.0] * NUM_BUCKETS for _ in levels]
         self._lapsed: _Histogram = [[0.0] * NUM_BUCKETS for _ in levels]
         # Probes by level and the epoch of their last use, in a ring; those whose epoch was overwritten are ancient.
-        self._waiting = [[0] * MOST_EPOCHS for _ in levels]
+        self._waiting = [array("I", bytes(_COUNT_BYTES * MOST_EPOCHS)) for _ in levels]
         self._ancient = [0] * self._num_levels
         self.now = 0
         self.lru_epochs = 0.0
@@ -114,7 +117,7 @@ class ReuseModel:
         for level, waiting in enumerate(self._waiting):
             for start, stop in stretches:
                 self._ancient[level] += sum(waiting[start:stop])
-                waiting[start:stop] = [0] * (stop - start)
+                waiting[start:stop] = array("I", bytes(_COUNT_BYTES * (stop - start)))
 
     def observe(self, tag: int, level: int) -> int | None:
         """A sampled key is used, and of this level from now on.
@@ -171,7 +174,7 @@ class ReuseModel:
         ended[-1] += self._ancient[level]
         return [sum(each) for each in zip(ended, self._reused[level], self._lapsed[level], strict=True)]
 
-    def _by_age(self, by_epoch: list[int]) -> list[int]:
+    def _by_age(self, by_epoch: "array[int]") -> "array[int]":
         cell = self.now % MOST_EPOCHS
         return by_epoch[cell::-1] + by_epoch[:cell:-1]
 

@@ -11,7 +11,7 @@ from typing import Any
 from aiokvoffload.base import OffloadKey, Residents
 from aiokvoffload.cache.policies.ghosts import GhostList, fingerprints
 from aiokvoffload.cache.policies.layers import LayeredPolicy
-from aiokvoffload.cache.policies.recency import Victims
+from aiokvoffload.cache.policies.runs import Victims
 from aiokvoffload.cache.policies.sieve import FIRST_REQUEUED, look_limit
 
 _SMALL, _MAIN = 0, 1

@@ -9,7 +9,8 @@ from itertools import count as counted
 
 from aiokvoffload.base import OffloadKey, Residents
 from aiokvoffload.cache.policies.layers import LayeredPolicy
-from aiokvoffload.cache.policies.recency import RecencyList, Victims
+from aiokvoffload.cache.policies.recency import RecencyList
+from aiokvoffload.cache.policies.runs import Victims
 
 FIRST_REQUEUED = -3
 """What a hand passes over is numbered as chains of its own from here down; callers count from 0."""

@@ -32,14 +32,27 @@ def test_ghosts_are_those_of_a_plain_list(steps: list[tuple[str, list[int]]]) ->
         plain = plain[len(plain) - len(ghosts) :]
 
 
+def test_many_at_once_are_found_and_put_as_one_by_one() -> None:
+    at_once, one_by_one = CountTable(1000), CountTable(1000)
+    some = fingerprints(make_keys(*range(2000)))
+    counts = [1 + tag % 255 for tag in some]
+    at_once.put(some, counts)
+    for tag, count in zip(some, counts, strict=True):
+        one_by_one.put([tag], [count])
+    found = at_once.find(some)
+    assert found == b"".join(one_by_one.find([tag]) for tag in some)
+    assert 0 < found.count(0) < len(some)
+    assert one_by_one.find(some) == found
+
+
 def test_a_count_is_found_until_another_takes_its_place() -> None:
     table = CountTable(100)
     some = fingerprints(make_keys(*range(50)))
-    table.put([(tag, 3) for tag in some])
+    table.put(some, [3] * 50)
     found = table.find(some)
     assert set(found) <= {0, 3}
     assert found.count(3) > 30
-    assert table.find(fingerprints(make_keys(*range(100, 150)))) == [0] * 50
+    assert table.find(fingerprints(make_keys(*range(100, 150)))) == bytes(50)
     table.clear()
     assert not any(table.find(some))
 

@@ -36,8 +36,8 @@ def test_what_was_set_aside_for_one_chain_is_first_to_leave_for_another() -> Non
     recency = RecencyList(PlainResidents(4))
     add(recency, [0, 1], 1)
     assert recency.evict_oldest(1, keys_in([0, 1]), 2) == ([], [])
-    assert recency.first_to_leave(2) is None
-    assert recency.first_to_leave(3) == 1
+    assert recency.oldest_stamp(2) is None
+    assert recency.oldest_stamp(3) == 0
     assert recency.evict_oldest(1, frozenset(), 3) == (make_keys(1), [1])
 
 

@@ -1,0 +1,97 @@
+"""Chains as runs of slots that were given in one go. Knows nothing of an order among chains, or of who may leave.
+
+Everything here is a plain tuple: the keys and slots of a call are shared and not copied one by one, cutting an end off
+costs a few numbers, and the garbage collector does not go through tuples of tuples of keys.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from aiokvoffload.base import OffloadKey
+from aiokvoffload.errors import InternalError
+
+Victims = tuple[list[OffloadKey], list[int]]
+"""Keys that leave, the first to go first, and the slot of each."""
+
+Run = tuple[Sequence[int], Sequence[OffloadKey], int, int, int]
+"""Slots and their keys, head first; the first of them that is still here and the one after the last; a stamp."""
+
+Chain = tuple[Run, ...]
+"""Runs, the head's in front."""
+
+_FEW = 64
+"""Runs of the same stamp up to this length become one, so that a chain which grows key by key takes no more memory."""
+
+
+def extended(chain: Chain, slots: Sequence[int], keys: Sequence[OffloadKey], stamp: int) -> Chain:
+    """The chain with these behind it; runs become one with shorter ones only, so that each is copied seldom."""
+    slots, keys = tuple(slots), tuple(keys)
+    while chain:
+        last_slots, last_keys, begin, end, last_stamp = chain[-1]
+        if last_stamp != stamp or end - begin > len(slots) or end - begin + len(slots) > _FEW:
+            break
+        slots, keys, chain = (*last_slots[begin:end], *slots), (*last_keys[begin:end], *keys), chain[:-1]
+    return (*chain, (slots, keys, 0, len(slots), stamp))
+
+
+def without_tail(chain: Chain, count: int) -> tuple[Chain, list[OffloadKey], list[int]]:
+    """The chain without its last `count` slots, or without any if it has no more; and those, the last one first."""
+    keys: list[OffloadKey] = []
+    slots: list[int] = []
+    left = len(chain)
+    while left and (missing := count - len(slots)) > 0:
+        run = chain[left - 1]
+        run_slots, run_keys, begin, end, _ = run
+        stop = max(begin, end - missing)
+        slots += run_slots[stop:end][::-1]
+        keys += run_keys[stop:end][::-1]
+        if stop > begin:
+            return (*chain[: left - 1], *_piece(run, begin, stop)), keys, slots
+        left -= 1
+    return chain[:left], keys, slots
+
+
+def without(chain: Chain, slots: tuple[int, ...], first: int) -> tuple[Chain, int]:
+    """The chain without `slots[first]`, which is here, and as many that follow in both; and where that ends."""
+    if len(chain) == 1 and chain[0][2] == first == 0 and chain[0][3] == len(slots) and chain[0][0] == slots:
+        return (), len(slots)  # all of it, as most often
+    for index, run in enumerate(chain):
+        run_slots, _, begin, end, _ = run
+        at = begin if run_slots[begin] == slots[first] else _find(run, slots[first])
+        if at < end:
+            stop = min(end, at + len(slots) - first)
+            if run_slots[at:stop] != slots[first : first + stop - at]:
+                pairs = zip(run_slots[at:stop], slots[first:], strict=False)
+                stop = at + next(number for number, (one, other) in enumerate(pairs) if one != other)
+            return (
+                *chain[:index],
+                *_piece(run, begin, at),
+                *_piece(run, stop, end),
+                *chain[index + 1 :],
+            ), first + stop - at
+    raise InternalError(f"slot {slots[first]} is taken out of a chain that it is not in")
+
+
+def from_tail(chain: Chain) -> Iterator[tuple[int, OffloadKey, int]]:
+    """Slots, keys and stamps, the last one first."""
+    for slots, keys, begin, end, stamp in reversed(chain):
+        for index in range(end - 1, begin - 1, -1):
+            yield slots[index], keys[index], stamp
+
+
+def _find(run: Run, slot: int) -> int:
+    """Where the slot stands; the run's end if it does not, or not any more."""
+    slots, _, begin, end, _ = run
+    try:
+        return slots.index(slot, begin, end)
+    except ValueError:
+        return end
+
+
+def _piece(run: Run, begin: int, end: int) -> Chain:
+    """That part of a run; what is not in it is let go of once it is more than half of what is remembered."""
+    if begin == end:
+        return ()
+    slots, keys, _, _, stamp = run
+    if 2 * (end - begin) < len(slots):
+        return ((slots[begin:end], keys[begin:end], 0, end - begin, stamp),)
+    return ((slots, keys, begin, end, stamp),)

@@ -1,0 +1,74 @@
+"""Chains as runs of tuples, against plain lists."""
+
+import random
+from itertools import count
+
+import pytest
+
+from aiokvoffload.cache.policies.runs import Chain, extended, from_tail, without, without_tail
+from aiokvoffload.errors import InternalError
+from aiokvoffload.testing.policy import make_keys
+
+Plain = list[tuple[int, int]]
+"""Slots and stamps, head first."""
+
+
+def grown(chain: Chain, slots: list[int], stamp: int) -> Chain:
+    return extended(chain, slots, make_keys(*slots), stamp)
+
+
+def plain_of(chain: Chain) -> Plain:
+    """What is in a chain; each slot has its key."""
+    items = list(from_tail(chain))[::-1]
+    assert [key for _, key, _ in items] == make_keys(*(slot for slot, _, _ in items))
+    return [(slot, stamp) for slot, _, stamp in items]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_chain_holds_what_a_list_would_whatever_is_cut_out_of_it(seed: int) -> None:
+    chance, slots, chain, plain = random.Random(seed), count(), Chain(), Plain()  # noqa: S311 - no secret is made of it
+    for _ in range(400):
+        match chance.choice(("grow", "grow", "tail", "out")):
+            case "grow":
+                new, stamp = [next(slots) for _ in range(chance.randint(1, 90))], chance.randrange(2)
+                chain, plain = grown(chain, new, stamp), plain + [(slot, stamp) for slot in new]
+            case "tail":
+                number = chance.randint(0, 60)
+                chain, keys, gone = without_tail(chain, number)
+                plain, tail = plain[: max(0, len(plain) - number)], plain[max(0, len(plain) - number) :]
+                assert gone == [slot for slot, _ in reversed(tail)]
+                assert keys == make_keys(*gone)
+            case _ if plain:
+                first = chance.randrange(len(plain))
+                leaving = tuple(slot for slot, _ in plain[first : first + chance.randint(1, 40)])
+                done = 0
+                while done < len(leaving):
+                    chain, done = without(chain, leaving, done)
+                plain = [each for each in plain if each[0] not in leaving]
+        assert plain_of(chain) == plain
+
+
+def test_what_is_gone_is_let_go_of_before_it_is_more_than_what_is_left() -> None:
+    """I11: a chain whose tail leaves slowly does not keep the keys of all of it."""
+    chain = grown((), list(range(1000)), 0)
+    for _ in range(990):
+        chain, _, _ = without_tail(chain, 1)
+        assert sum(len(run[0]) for run in chain) <= 2 * len(plain_of(chain)) + 1
+
+
+def test_a_chain_that_grows_key_by_key_has_few_runs() -> None:
+    chain = Chain()
+    for slot in range(1000):
+        chain = grown(chain, [slot], 0)
+    assert len(chain) < 1000 / 16
+    assert plain_of(chain) == [(slot, 0) for slot in range(1000)]
+
+
+def test_runs_of_different_times_stay_apart() -> None:
+    assert plain_of(grown(grown((), [1], 5), [2], 6)) == [(1, 5), (2, 6)]
+
+
+def test_a_slot_that_is_not_here_cannot_be_taken_out() -> None:
+    chain, _, _ = without_tail(grown((), [1, 2, 3], 0), 1)
+    with pytest.raises(InternalError, match="slot 3"):
+        without(chain, (3,), 0)
