@@ -151,14 +151,14 @@ class RunCopies(Copies):
 
     def _steps(self) -> Iterator[tuple[int, int]]:
         """Ranges of runs: not too many, and with turns no more bytes than one of them."""
-        most, start, ends = self._engine.runs_per_step, 0, np.cumsum(self._plan.sizes)
+        most, start, enqueued_bytes, ends = self._engine.runs_per_step, 0, 0, np.cumsum(self._plan.sizes)
         while start < len(ends):
             stop = min(start + most, len(ends))
             if self._turns is not None:
-                limit = int(ends[start - 1]) * (start > 0) + self._turns.turn_bytes
-                stop = min(stop, max(start + 1, int(np.searchsorted(ends, limit, side="right"))))
+                within = int(np.searchsorted(ends, enqueued_bytes + self._turns.turn_bytes, side="right"))
+                stop = min(stop, max(start + 1, within))
             yield start, stop
-            start = stop
+            start, enqueued_bytes = stop, int(ends[stop - 1])
 
     def _stream_for(self, piece: CopyPlan) -> Stream:
         if self._turns is None:
