@@ -106,7 +106,7 @@ class CopyEngine(ABC):
 
 
 class RunEngine(CopyEngine):
-    """An engine without stages: copies runs, contiguous on both sides, in the lane's own stream.
+    """An engine without stages: copies runs, contiguous on both sides, one after the other.
 
     Attributes:
         runs_per_step: most runs enqueued in one step.
