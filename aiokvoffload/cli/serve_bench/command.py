@@ -10,8 +10,10 @@ from aiokvoffload.cli.demo.command import import_demo, stages
 from aiokvoffload.cli.plotting import import_matplotlib
 from aiokvoffload.cli.serve_bench.options import ServeBenchOptions
 from aiokvoffload.cli.shell import STDOUT, Device, JsonFile, check_writable, clear_errors, directory, run, show, size
-from aiokvoffload.config import COPY_ENGINES
+from aiokvoffload.config import COPY_ENGINES, CopyConfig
 from aiokvoffload.errors import ArgumentError
+
+_COPY = CopyConfig()
 
 
 def bench_serve_command(
@@ -47,6 +49,19 @@ def bench_serve_command(
         int | None, typer.Option(min=0, help="Prompts with and without storing.", show_default="12 on cuda, else 4")
     ] = None,
     copy_engine: Annotated[str, typer.Option(help=f"How the service copies: {', '.join(COPY_ENGINES)}.")] = "auto",
+    staging_bytes: Annotated[
+        int,
+        typer.Option(
+            parser=size, metavar="SIZE", help="GPU memory of the rings between a copy's stages.", show_default="128MiB"
+        ),
+    ] = _COPY.staging_bytes,
+    programs: Annotated[int, typer.Option(min=1, help="Of the gathering kernel.")] = _COPY.programs,
+    turn_bytes: Annotated[
+        int,
+        typer.Option(
+            parser=size, metavar="SIZE", help="Copied before others' copies come in between.", show_default="32MiB"
+        ),
+    ] = _COPY.turn_bytes,
     eager: Annotated[bool, typer.Option("--eager", help="Decode without CUDA graphs.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure every figure once.")] = False,
     json_file: JsonFile = None,
@@ -75,7 +90,7 @@ def bench_serve_command(
             storing_prompts=(12 if on_cuda else 4) if storing_prompts is None else storing_prompts,
             storing_tokens=2048 if on_cuda else 256,
             ceiling_bytes=(256 if on_cuda else 16) << 20,
-            copy_engine=copy_engine,
+            copy=CopyConfig(engine=copy_engine, staging_bytes=staging_bytes, programs=programs, turn_bytes=turn_bytes),
             eager=eager or not on_cuda,
         )
         bench = import_demo("aiokvoffload.cli.serve_bench.measure")

@@ -1,8 +1,9 @@
 """What is asked of the serving benchmark, checked once. Knows sizes; measures nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from aiokvoffload.config import CopyConfig
 from aiokvoffload.errors import ArgumentError
 
 HIT_PERCENTS = (50, 80, 100)
@@ -32,7 +33,7 @@ class ServeBenchOptions:
         storing_prompts: prompts at a time when throughput with and without storing is measured; 0 leaves that out.
         storing_tokens: of each of these.
         ceiling_bytes: of one contiguous copy.
-        copy_engine: how the service copies: a name out of `CopyConfig.engine`.
+        copy: how the service copies.
         eager: launch decode steps operation by operation, without CUDA graphs.
 
     Raises:
@@ -55,7 +56,7 @@ class ServeBenchOptions:
     storing_prompts: int = 12
     storing_tokens: int = 2048
     ceiling_bytes: int = 256 << 20
-    copy_engine: str = "auto"
+    copy: CopyConfig = field(default_factory=CopyConfig)
     eager: bool = False
 
     def __post_init__(self) -> None:

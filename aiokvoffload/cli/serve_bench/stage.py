@@ -20,7 +20,7 @@ from aiokvoffload.cli.demo.engine import Engine, EngineConfig
 from aiokvoffload.cli.demo.model import PagedModel
 from aiokvoffload.cli.demo.pages import PagePool
 from aiokvoffload.cli.serve_bench.options import LAST_TOKENS, ServeBenchOptions
-from aiokvoffload.config import CopyConfig, CPUOffloadingConfig
+from aiokvoffload.config import CPUOffloadingConfig
 from aiokvoffload.cpu.spec import CPUOffloadingSpec
 from aiokvoffload.device import Device
 from aiokvoffload.errors import TierError
@@ -115,7 +115,7 @@ class Stage:
         return CPUOffloadingConfig(
             cpu_bytes=cpu_bytes,
             device=self.options.device,
-            copy=CopyConfig(engine=self.options.copy_engine),
+            copy=self.options.copy,
         )
 
     @contextlib.asynccontextmanager
