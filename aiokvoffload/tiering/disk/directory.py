@@ -47,8 +47,9 @@ class OwnedDirectory:
             owner = _owner_of(self._lock)
             os.close(self._lock)
             raise InUseError(f"directory {path} is in use by {owner}: close that, or name another directory") from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk there is no room for a name, and the lock needs none
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let others have it."""
