@@ -100,6 +100,22 @@ class TestOpening:
         async with disk_rig(tmp_path, calls=calls) as rig:
             assert await rig.store(1) == [STORED]
 
+    async def test_a_file_that_cannot_grow_as_asked_is_as_long_as_it_was(self, tmp_path: Path) -> None:
+        """Fault 42: a failed reservation keeps what it got, and so would the disk be full from then on."""
+
+        class Greedy(ScriptedCalls):
+            def allocate(self, descriptor: int, size_bytes: int) -> None:
+                os.truncate(descriptor, size_bytes - CHUNK_BYTES)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        async with disk_rig(tmp_path) as rig:
+            await rig.store(1)
+        with pytest.raises(TierError, match="cannot reserve"):
+            await disk_rig(tmp_path, num_slots=80, calls=Greedy()).tier.open()
+        assert (await asyncio.to_thread((tmp_path / "chunks-0.data").stat)).st_size == HEADER_BYTES + 40 * CHUNK_BYTES
+        async with disk_rig(tmp_path) as rig:
+            assert await rig.load(1) == [LOADED]
+
     async def test_more_than_the_device_has_is_refused_before_anything_is_made(self, tmp_path: Path) -> None:
         """Fault 42: neither memory for each slot, nor an index that pins the layout of a tier that never was."""
         with pytest.raises(TierError, match=r"\d+ free bytes, and chunks need 8192\d{15} more there: make room"):
