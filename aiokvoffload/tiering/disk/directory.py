@@ -1,6 +1,7 @@
 """Who owns a directory. Knows locks and modes, and nothing of what lies in it."""
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ class OwnedDirectory:
         self.path = path
         try:
             path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            if not os.access(path, os.W_OK | os.X_OK):  # of a tier that is there, all files might open
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             self._lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise TierError(

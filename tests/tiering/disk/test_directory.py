@@ -55,6 +55,18 @@ def test_a_full_disk_that_has_no_room_for_the_owners_number_keeps_nobody_from_ow
     OwnedDirectory(tmp_path).release()
 
 
+def test_a_directory_that_may_not_be_written_is_nobodys_though_its_lock_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 42: SQLite would find out, and what it says is no advice. The superuser is spared, so it is pretended."""
+    OwnedDirectory(tmp_path).release()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+        with pytest.raises(TierError, match="cannot be used: Permission denied; name one that may be written"):
+            OwnedDirectory(tmp_path)
+    OwnedDirectory(tmp_path).release()
+
+
 def test_nobody_can_own_a_directory_while_somebody_reads_it(tmp_path: Path) -> None:
     OwnedDirectory(tmp_path).release()
     with unowned(tmp_path), unowned(tmp_path), pytest.raises(InUseError, match="in use by another process"):
