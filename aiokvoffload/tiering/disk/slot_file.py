@@ -235,4 +235,7 @@ def _require_own(path: Path, header: bytes) -> None:
     except FileNotFoundError:
         return
     if found.strip(b"\0") and found != header:
-        raise TierError(f"{path} is another tier's, or no file of this library: remove it, or name another directory")
+        raise TierError(
+            f"{path} is another tier's, or of another of this one's directories, or no file of this library: "
+            "name directories in the order in which they were filled, or another one, or remove it"
+        )
