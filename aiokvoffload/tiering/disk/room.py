@@ -24,8 +24,8 @@ def require_room(paths: Sequence[Path], pools: Sequence[DiskPool]) -> None:
         free_bytes = _free_bytes(path)
         if free_bytes is not None and missing_bytes[device] > free_bytes:
             raise TierError(
-                f"directory {path} is on a device with {free_bytes} free bytes, and chunks need {missing_bytes[device]} "
-                "more there: make room, or lower disk_bytes"
+                f"directory {path} is on a device with {free_bytes} free bytes, and chunks need "
+                f"{missing_bytes[device]} more there: make room, or lower disk_bytes"
             )
 
 
