@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import shutil
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from aiokvoffload.base import OffloadKey, StoreOutcome, TierShape, make_offload_key
 from aiokvoffload.cli.probe import LoopProbe, Percentiles
-from aiokvoffload.errors import TierError
+from aiokvoffload.errors import ArgumentError, TierError
 from aiokvoffload.testing.pages import page_buffers
 from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.description import Description
@@ -21,6 +22,8 @@ from aiokvoffload.tiering.disk.slot_cache import spare_slots
 from aiokvoffload.tiering.disk.tier import DiskTier
 
 CHUNK_BYTES = 4096
+ROW_BYTES = 5_000
+"""Of disk for each row: a slot, and the row in the index and its log."""
 STORE_PERIOD_S = 0.01
 _BATCH_ROWS = 10_000
 _PROBE_PERIOD_S = 0.0005
@@ -59,8 +62,10 @@ async def recovery_benchmark(*, directory: Path, rows: int) -> RecoveryBenchmark
     """Write so many rows as an earlier run would have left, and open a tier on them.
 
     Raises:
+        ArgumentError: there is no such directory, or no room in it.
         TierError: the directory cannot be used, or a chunk was not stored meanwhile.
     """
+    await asyncio.to_thread(_require_room, directory, rows)
     folder = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="bench-recovery-", dir=directory)
     try:
         path = Path(folder.name)
@@ -70,6 +75,14 @@ async def recovery_benchmark(*, directory: Path, rows: int) -> RecoveryBenchmark
         return await _measure(DiskTier(config, TierShape((CHUNK_BYTES,), 1)), rows, index_bytes)
     finally:
         await asyncio.to_thread(folder.cleanup)
+
+
+def _require_room(directory: Path, rows: int) -> None:
+    if not directory.is_dir():
+        raise ArgumentError(f"--dir {directory}: there is no such directory")
+    needed_bytes, free_bytes = rows * ROW_BYTES, shutil.disk_usage(directory).free
+    if needed_bytes > free_bytes:
+        raise ArgumentError(f"--rows {rows} takes {needed_bytes} bytes in {directory}, {free_bytes} are free")
 
 
 async def _measure(tier: DiskTier, rows: int, index_bytes: int) -> RecoveryBenchmark:

@@ -33,7 +33,8 @@ class Ascent:
         self.span: Span | None = None
         self._walk: PromotionWalk | None = None
         self._base = 0  # where the walk began
-        # A second walk from where the last one began is of use only without a tier that failed meanwhile.
+        # A second walk from where the last one began is of use only without a tier that failed meanwhile, or where
+        # others brought the first key up, and it left before it could be pinned.
         self._began_at: tuple[OffloadKey, int] | None = None
         self._failed_tiers: set[str] = set()
         self._tier_by_key: dict[OffloadKey, str] = {}
@@ -48,9 +49,10 @@ class Ascent:
         if depth is None:
             return False
         if self._walk is not None and not self._walk.ended and position - self._base >= self._walk.position:
+            self._walk.pass_to(position - self._base)
             return True
         begins_at = (keys[position], len(self._failed_tiers))
-        if begins_at == self._began_at:
+        if begins_at == self._began_at and not (self._walk is not None and self._walk.begun_by_others):
             return False
         self._began_at = begins_at
         self.end()

@@ -242,6 +242,19 @@ def test_bench_disk_refuses_what_cannot_be_before_it_writes(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(("--rows", 10**14), "takes 500000000000000000 bytes"), (("--dir", "/nowhere"), "no such directory")],
+)
+def test_bench_recovery_refuses_what_cannot_be_before_it_writes(
+    tmp_path: Path, options: tuple[str, object], message: str
+) -> None:
+    """It would write rows for hours first, or end in a number that is none to SQLite."""
+    status, output = invoke("bench", "recovery", "--dir", tmp_path, *options)
+    assert (status, message in output) == (2, True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_replay_refuses_a_directory_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is what a shell makes of a variable that is not set, and would be the directory one is in."""
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,7 @@
 """Requests over several tiers: what a lookup counts, what a load promotes, and who waits for what."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -304,6 +305,30 @@ async def test_loads_wait_for_room_in_turn_and_not_longer_than_the_deadline() ->
             again = reader.load(keys, range(4, 6))
             await stage.finish(store)
             assert (await stage.finish(again)).served == 2
+        await stage.drained()
+        stage.check()
+
+
+@pytest.mark.parametrize(("num_slots", "num_chains", "num_keys", "copy_passes"), [(8, 3, 12, 5), (6, 2, 8, 8)])
+async def test_loads_of_one_chain_never_keep_each_other_from_room(
+    num_slots: int, num_chains: int, num_keys: int, copy_passes: int
+) -> None:
+    """Fault 21: what a load has from another's promotion is not brought up for it once more, and held for nobody."""
+    stage = DeepStage(num_slots=num_slots, max_call_keys=128)
+    chains = [keys_of(num_keys, name=f"chain-{number}") for number in range(num_chains)]
+    async with stage as service, contextlib.AsyncExitStack() as left:
+        for keys in chains:
+            for start in range(0, num_keys, 4):
+                await stage.only_below(keys[start : start + 4], req_id=f"{keys[start]!r}")
+        loads = []
+        for number in range(16):
+            request = await left.enter_async_context(service.request(f"reader-{number}"))
+            loads.append(request.load(chains[number % num_chains], range(num_keys)))
+        for _ in range(200):  # time stands still, so no deadline ends what is stuck
+            stage.worker.finish_all()
+            await settle(copy_passes)
+        assert [load.done() and (await load).served for load in loads] == [num_keys] * 16
+        await left.aclose()
         await stage.drained()
         stage.check()
 

@@ -226,7 +226,7 @@ class Chain:
         if walk.ended:
             return True
         plan = self._manager.plan_promotion(walk.rest, walk.ctx, excluded=walk.excluded, own_may_leave=walk.holds)
-        walk.position += plan.skipped
+        walk.skip(plan.skipped)
         if plan.verdict is Verdict.WAIT:
             return False
         if plan.promotion is None:

@@ -16,7 +16,8 @@ class PromotionWalk:
         keys: of one group, in chain order.
         ctx: who wants them.
         excluded: names of tiers that are not to be asked.
-        on_change: called when a batch has ended, and when the walk has; the keys themselves are to be looked up.
+        on_change: called when a batch has ended, when keys were skipped, and when the walk has ended; the keys
+            themselves are to be looked up.
         cause: the span that promotions belong to, where somebody traces them.
         release: ends a hold. Without it nothing is held: who does not use the keys must not hold them.
 
@@ -25,6 +26,7 @@ class PromotionWalk:
         ctx: as given.
         excluded: as given.
         cause: as given.
+        begun_by_others: whether the first key was skipped; unlike what the walk brings up, it may be gone again.
         holds: whether promoted keys are held until they are used.
         position: of the first key that is not promoted and not on its way.
         in_flight: batches on their way.
@@ -37,6 +39,7 @@ class PromotionWalk:
         "_holds",
         "_on_change",
         "_release",
+        "begun_by_others",
         "cause",
         "ctx",
         "ended",
@@ -60,7 +63,7 @@ class PromotionWalk:
         self.keys, self.ctx, self.excluded = keys, ctx, excluded
         self._on_change, self._release, self.cause = on_change, release, cause
         self.position = self.in_flight = 0
-        self.ended = self._given_up = False
+        self.ended = self._given_up = self.begun_by_others = False
         self.tier_by_key: dict[OffloadKey, str] = {}
         self._holds: dict[OffloadKey, Hold] = {}
 
@@ -78,6 +81,17 @@ class PromotionWalk:
         """The next keys are on their way."""
         self.position += len(keys)
         self.in_flight += 1
+
+    def skip(self, count: int) -> None:
+        """So many keys are there, or on their way for others, and nobody else says so to whoever wants them here."""
+        if count:
+            self.begun_by_others |= not self.position
+            self.position += count
+            self._on_change()
+
+    def pass_to(self, position: int) -> None:
+        """Whoever wants the keys has those before it, from others: brought up again, they would be held for nobody."""
+        self.position = max(self.position, position)
 
     def hold(self, hold: Hold) -> None:
         """A batch is there, and held until its last key is used."""

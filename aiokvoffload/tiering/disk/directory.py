@@ -1,6 +1,7 @@
 """Who owns a directory. Knows locks and modes, and nothing of what lies in it."""
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ class OwnedDirectory:
         self.path = path
         try:
             path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            if not os.access(path, os.W_OK | os.X_OK):  # of a tier that is there, all files might open
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             self._lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise TierError(
@@ -47,8 +50,9 @@ class OwnedDirectory:
             owner = _owner_of(self._lock)
             os.close(self._lock)
             raise InUseError(f"directory {path} is in use by {owner}: close that, or name another directory") from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk there is no room for a name, and the lock needs none
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let others have it."""

@@ -19,6 +19,7 @@ from aiokvoffload.tiering.disk.description import Description
 from aiokvoffload.tiering.disk.directory import OwnedDirectory
 from aiokvoffload.tiering.disk.layout import DiskPool, plan_disk_pools
 from aiokvoffload.tiering.disk.ranks import highest_rank
+from aiokvoffload.tiering.disk.room import require_room
 from aiokvoffload.tiering.disk.rows import FORMAT_VERSION, INDEX_NAME, RowStore
 from aiokvoffload.tiering.disk.slot_cache import SlotCache, spare_slots
 from aiokvoffload.tiering.disk.slot_file import SlotFile
@@ -71,6 +72,7 @@ def open_disk(config: DiskConfig, shape: TierShape, calls: DiskCalls) -> OpenedD
         resources.callback(calls.close)
         for path in paths:
             resources.callback(OwnedDirectory(path).release)
+        require_room(paths, pools)
         rows, caches, last_rank, lost_indexes = _open_rows(paths[0], description, pools, make_policy)
         undo.callback(rows.close)
         storages = tuple(_open_files(paths, pool, rows.store_id, config, calls) for pool in pools)

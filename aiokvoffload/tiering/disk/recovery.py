@@ -60,7 +60,7 @@ class Recovery:
             self._exits.one_has_ended()
 
     def _read(self) -> None:
-        connection: sqlite3.Connection = connect(self._path, read_only=True)
+        connection: sqlite3.Connection = connect(self._path)  # the last to close puts the log away, if it may write
         try:
             for runs in read_runs(connection, BATCH_ROWS):
                 self._room.acquire()  # also lets go of the GIL, now and then

@@ -55,11 +55,14 @@ class SlotFile:
             self.descriptor, self.is_direct = _open_probed(path, header, calls)
         except OSError as error:
             raise TierError(f"{path} cannot be written: {error.strerror}") from error
+        size_before_bytes = os.fstat(self.descriptor).st_size
         try:
-            if os.fstat(self.descriptor).st_size > size_bytes:
+            if size_before_bytes > size_bytes:
                 os.ftruncate(self.descriptor, size_bytes)
             calls.allocate(self.descriptor, size_bytes)
         except OSError as error:
+            with contextlib.suppress(OSError):  # what was reserved of it would keep the disk full
+                os.ftruncate(self.descriptor, min(size_before_bytes, size_bytes))
             self.close()
             if is_new:
                 path.unlink(missing_ok=True)
@@ -232,4 +235,7 @@ def _require_own(path: Path, header: bytes) -> None:
     except FileNotFoundError:
         return
     if found.strip(b"\0") and found != header:
-        raise TierError(f"{path} is another tier's, or no file of this library: remove it, or name another directory")
+        raise TierError(
+            f"{path} is another tier's, or of another of this one's directories, or no file of this library: "
+            "name directories in the order in which they were filled, or another one, or remove it"
+        )

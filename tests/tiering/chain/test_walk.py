@@ -42,3 +42,13 @@ def test_a_hold_ends_when_its_last_key_is_used_and_all_do_when_the_walk_is_given
 
 def test_who_does_not_use_the_keys_holds_none() -> None:
     assert not PromotionWalk(KEYS, ReqContext("a")).holds
+
+
+def test_who_waits_is_told_of_what_is_skipped_and_what_it_has_is_not_brought_up() -> None:
+    changes: list[int] = []
+    walk = PromotionWalk(KEYS, ReqContext("a"), on_change=lambda: changes.append(walk.position))
+    walk.skip(0)
+    walk.skip(2)
+    walk.pass_to(3)
+    walk.pass_to(1)
+    assert (changes, list(walk.rest)) == ([2], KEYS[3:])

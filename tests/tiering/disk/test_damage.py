@@ -233,7 +233,7 @@ async def test_the_file_of_another_directory_is_refused(tmp_path: Path) -> None:
     async with disk_rig(tmp_path / "c") as rig:
         await rig.store(*NUMBERS)
     await asyncio.to_thread(shutil.copy, tmp_path / "c" / DATA, tmp_path / "b" / DATA)
-    with pytest.raises(TierError, match="another tier's"):
+    with pytest.raises(TierError, match="name directories in the order in which they were filled"):
         await disk_rig(tmp_path / "a", tmp_path / "b").tier.open()
 
 

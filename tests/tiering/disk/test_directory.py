@@ -1,5 +1,6 @@
 """A directory has one owner, for as long as that one wants."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -36,6 +37,34 @@ def test_what_a_forked_child_still_has_open_keeps_no_released_directory(
         OwnedDirectory(tmp_path).release()
     finally:
         close(*kept)
+
+
+def test_a_full_disk_that_has_no_room_for_the_owners_number_keeps_nobody_from_owning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 42: nor does an owner that failed stay one, of which nobody knows."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    owner = OwnedDirectory(tmp_path)
+    with pytest.raises(InUseError, match="in use by another process"):
+        OwnedDirectory(tmp_path)
+    owner.release()
+    OwnedDirectory(tmp_path).release()
+
+
+def test_a_directory_that_may_not_be_written_is_nobodys_though_its_lock_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 42: SQLite would find out, and what it says is no advice. The superuser is spared, so it is pretended."""
+    OwnedDirectory(tmp_path).release()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+        with pytest.raises(TierError, match="cannot be used: Permission denied; name one that may be written"):
+            OwnedDirectory(tmp_path)
+    OwnedDirectory(tmp_path).release()
 
 
 def test_nobody_can_own_a_directory_while_somebody_reads_it(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +98,53 @@ class TestOpening:
         assert "chunks-0.data" not in await asyncio.to_thread(os.listdir, tmp_path)
         calls.allocate_error = 0
         async with disk_rig(tmp_path, calls=calls) as rig:
+            assert await rig.store(1) == [STORED]
+
+    async def test_a_file_that_cannot_grow_as_asked_is_as_long_as_it_was(self, tmp_path: Path) -> None:
+        """Fault 42: a failed reservation keeps what it got, and so would the disk be full from then on."""
+
+        class Greedy(ScriptedCalls):
+            def allocate(self, descriptor: int, size_bytes: int) -> None:
+                os.truncate(descriptor, size_bytes - CHUNK_BYTES)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        async with disk_rig(tmp_path) as rig:
+            await rig.store(1)
+        with pytest.raises(TierError, match="cannot reserve"):
+            await disk_rig(tmp_path, num_slots=80, calls=Greedy()).tier.open()
+        assert (await asyncio.to_thread((tmp_path / "chunks-0.data").stat)).st_size == HEADER_BYTES + 40 * CHUNK_BYTES
+        async with disk_rig(tmp_path) as rig:
+            assert await rig.load(1) == [LOADED]
+
+    async def test_more_than_the_device_has_is_refused_before_anything_is_made(self, tmp_path: Path) -> None:
+        """Fault 42: neither memory for each slot, nor an index that pins the layout of a tier that never was."""
+        with pytest.raises(TierError, match=r"\d+ free bytes, and chunks need 8192\d{15} more there: make room"):
+            await disk_rig(tmp_path, num_slots=10**15).tier.open()
+        assert await asyncio.to_thread(os.listdir, tmp_path) == ["lock"]
+        async with disk_rig(tmp_path, chunk_bytes=4096) as rig:
+            assert await rig.store(1) == [STORED]
+
+    async def test_directories_of_one_device_need_its_room_together(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Fault 42: each alone would fit, and the first one's file would stay."""
+        free_blocks = 30
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=1, f_bfree=free_blocks, f_frsize=8192))
+        with pytest.raises(TierError, match="need 458752 more"):
+            await disk_rig(tmp_path / "a", tmp_path / "b").tier.open()
+        assert await asyncio.to_thread(os.listdir, tmp_path / "a") == ["lock"]
+        free_blocks = 56
+        async with disk_rig(tmp_path / "a", tmp_path / "b"):
+            pass
+        free_blocks = 0  # what is there already needs no more
+        async with disk_rig(tmp_path / "a", tmp_path / "b"):
+            pass
+
+    async def test_a_device_that_does_not_say_what_is_free_is_taken_as_it_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=0, f_bfree=0, f_frsize=4096))
+        async with disk_rig(tmp_path) as rig:
             assert await rig.store(1) == [STORED]
 
     @pytest.mark.parametrize("directory", ["/proc/nowhere", "/dev/null"])

@@ -1,6 +1,7 @@
 """What a restart finds, what a close leaves, and what cancelling and resetting change."""
 
 import asyncio
+import os
 import random
 import sqlite3
 import stat
@@ -107,6 +108,25 @@ class TestRestart:
         await rig.tier.wait_recovered()
         assert await rig.load(*range(num_keys), num_keys + 1) == [LOADED] * (num_keys + 1)
         await rig.tier.aclose()
+
+    async def test_a_close_while_rows_are_read_leaves_no_log_either(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A copy of such a directory can be read where nothing may be written."""
+        async with disk_rig(tmp_path) as rig:
+            await rig.store(*range(10))
+        gate = hold_reading(monkeypatch, after_batches=0)
+        rig = disk_rig(tmp_path)
+        await rig.tier.open()
+        await rig.store(20)
+        closing = asyncio.create_task(rig.tier.aclose())
+        while any(thread.name == "aiokvoffload-disk-rows" for thread in threading.enumerate()):
+            await asyncio.sleep(0)
+        gate.set()
+        await closing
+        assert sorted(await asyncio.to_thread(os.listdir, tmp_path)) == ["chunks-0.data", "index.sqlite3", "lock"]
+        async with disk_rig(tmp_path) as rig:
+            assert await rig.load(*range(10), 20) == [LOADED] * 11
 
     async def test_a_key_stored_anew_before_its_row_was_read_has_one_slot_in_the_end(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
