@@ -39,6 +39,7 @@ class OwnedDirectory:
             path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
             if not os.access(path, os.W_OK | os.X_OK):  # of a tier that is there, all files might open
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            _require_no_pipe(path)
             self._lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise TierError(
@@ -75,6 +76,8 @@ def unowned(path: Path) -> Iterator[None]:
         TierError: it is none, or cannot be used.
     """
     try:
+        if path.is_dir():
+            _require_no_pipe(path)
         lock = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         if not path.is_dir():
@@ -92,6 +95,13 @@ def unowned(path: Path) -> Iterator[None]:
         except OSError as error:
             raise TierError(f"directory {path} cannot be locked: {error.strerror}") from error
         yield
+
+
+def _require_no_pipe(path: Path) -> None:
+    """Opening a pipe waits for somebody at its other end, maybe for ever."""
+    for entry in path.iterdir():
+        if entry.exists() and not entry.is_file() and not entry.is_dir():
+            raise TierError(f"{entry} is neither a file nor a folder: remove it, or name another directory")
 
 
 def _owner_of(lock: int) -> str:

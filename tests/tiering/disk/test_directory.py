@@ -90,3 +90,12 @@ def test_reading_a_directory_makes_none_and_no_lock_in_one(tmp_path: Path) -> No
     with pytest.raises(TierError, match="there is no directory"), unowned(tmp_path / "missing"):
         pass
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["lock", "index.sqlite3", "chunks-0.data"])
+def test_a_pipe_is_refused_before_anything_waits_for_its_other_end(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(TierError, match=f"{name} is neither a file nor a folder"):
+        OwnedDirectory(tmp_path)
+    with pytest.raises(TierError, match=f"{name} is neither a file nor a folder"), unowned(tmp_path):
+        pass
