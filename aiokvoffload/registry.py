@@ -42,14 +42,17 @@ def resolve(kind: str, name: str) -> Any:
     """The object that `name` stands for.
 
     Raises:
-        ConfigError: the name is unknown, or what it stands for cannot be imported.
+        ConfigError: the name is unknown, or what it stands for cannot be imported, or is a class with methods missing.
     """
     target = BUILTIN[kind].get(name) or _plugin_target(kind, name)
     module_name, _, attribute = target.partition(":")
     try:
-        return getattr(importlib.import_module(module_name), attribute)
+        found = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{kind}: {name!r} stands for {target!r}, which cannot be loaded: {error}") from error
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise ConfigError(f"{kind}: {name!r} stands for {target!r}, which lacks {', '.join(missing)}")
+    return found
 
 
 def _plugin_target(kind: str, name: str) -> str:

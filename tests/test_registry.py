@@ -24,13 +24,16 @@ def test_an_installed_package_adds_names_of_its_own(monkeypatch: pytest.MonkeyPa
     group = "aiokvoffload.policies"
     plugin = EntryPoint("mine", "aiokvoffload.cache.policies.lru:LRUPolicy", group)
     broken = EntryPoint("broken", "no_such_module:Policy", group)
+    unfinished = EntryPoint("unfinished", "aiokvoffload.cache.policies.layers:LayeredPolicy", group)
 
     def entry_points(*, group: str, name: str | None = None) -> list[EntryPoint]:
         assert group == plugin.group
-        return [entry for entry in (plugin, broken) if name in (None, entry.name)]
+        return [entry for entry in (plugin, broken, unfinished) if name in (None, entry.name)]
 
     monkeypatch.setattr(registry, "entry_points", entry_points)
     assert registry.resolve("policies", "mine") is LRUPolicy
-    assert registry.names("policies") == [*registry.BUILTIN["policies"], "mine", "broken"]
+    assert registry.names("policies") == [*registry.BUILTIN["policies"], "mine", "broken", "unfinished"]
     with pytest.raises(ConfigError, match="'no_such_module:Policy', which cannot be loaded"):
         registry.resolve("policies", "broken")
+    with pytest.raises(ConfigError, match=r"layers:LayeredPolicy', which lacks access, evict, place"):
+        registry.resolve("policies", "unfinished")

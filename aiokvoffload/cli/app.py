@@ -79,7 +79,9 @@ def replay_command(
     verify: Annotated[bool, typer.Option("--verify", help="Compare every loaded byte.")] = False,
     disk_dir: Annotated[
         Path | None,
-        typer.Option(parser=directory, metavar="DIR", help="A directory for a disk tier below CPU memory."),
+        typer.Option(
+            parser=directory, metavar="DIR", help="A directory for a disk tier below CPU memory; with --disk-bytes."
+        ),
     ] = None,
     disk_bytes: Annotated[
         int | None, typer.Option(parser=size, metavar="SIZE", help="What the disk tier has room for.")

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 import torch
 import typer
 from rich.console import Console, Group
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -27,6 +28,8 @@ EnumT = TypeVar("EnumT", bound=enum.Enum)
 
 STDOUT = Path("-")
 USAGE_STATUS = 2
+MAX_WIDTH = 1000
+"""Of a table that is not shown on a terminal."""
 
 Device = Annotated[str, typer.Option(help="Where the blocks lie: auto (what torch finds), cuda or host.")]
 JsonFile = Annotated[
@@ -182,6 +185,10 @@ def show(table: Table | Group, json_text: str, json_file: Path | None) -> None:
     if json_file == STDOUT:
         print(json_text)
         return
-    Console(file=sys.stdout).print(table)
+    console = Console(file=sys.stdout)
+    if not console.is_terminal and "COLUMNS" not in os.environ:  # a pipe has no width that figures had to be cut for
+        needed = Measurement.get(console, console.options.update(max_width=MAX_WIDTH), table).maximum
+        console.width = max(console.width, needed)
+    console.print(table)
     if json_file is not None:
         json_file.write_text(json_text + "\n", encoding="utf-8")

@@ -4,12 +4,19 @@ Each name is imported when it is first used: what tests tiers does without torch
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aiokvoffload.testing.clock import ManualClock
     from aiokvoffload.testing.device import ManualDevice, PinGateDevice
     from aiokvoffload.testing.worker import MockOffloadingWorker, SubmittedJob
+
+# Else a contract that fails in an author's own tests would not say what came back.
+if "pytest" in sys.modules:
+    importlib.import_module("pytest").register_assert_rewrite(
+        *(f"aiokvoffload.testing.{name}" for name in ("contract", "policy", "tier", "tier_faults"))
+    )
 
 __all__ = ["ManualClock", "ManualDevice", "MockOffloadingWorker", "PinGateDevice", "SubmittedJob"]
 

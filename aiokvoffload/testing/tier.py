@@ -34,11 +34,18 @@ class TierRig:
         tier: empty, with room for at least 8 chunks and at most 1,000.
         chunk_bytes: payload of one chunk on one worker.
         num_workers: buffers per chunk.
+
+    Raises:
+        ArgumentError: `chunk_bytes` is no number; a `TierShape` has one for each group.
     """
 
     tier: SecondaryTier
     chunk_bytes: int
     num_workers: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.chunk_bytes, int):
+            raise ArgumentError(f"chunk_bytes must be one group's bytes, a whole number, got {self.chunk_bytes!r}")
 
     async def store(self, *numbers: int) -> list[StoreOutcome]:
         """Store chunks whose bytes follow from their numbers, from buffers that are overwritten afterwards."""

@@ -23,7 +23,9 @@ def serve_command(
     cpu_bytes: Annotated[int, typer.Option(parser=size, metavar="SIZE", help="CPU memory for KV.")] = 1 << 30,
     disk_dir: Annotated[
         Path | None,
-        typer.Option(parser=directory, metavar="DIR", help="A directory for a disk tier below CPU memory."),
+        typer.Option(
+            parser=directory, metavar="DIR", help="A directory for a disk tier below CPU memory; with --disk-bytes."
+        ),
     ] = None,
     disk_bytes: Annotated[
         int | None, typer.Option(parser=size, metavar="SIZE", help="What the disk tier has room for.")
