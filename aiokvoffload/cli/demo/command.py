@@ -26,7 +26,9 @@ def demo_command(
     *,
     model: Model = "smollm2",
     device: Device = "auto",
-    conversations: Annotated[int, typer.Option(min=1, max=64, help="Conversations about one document.")] = 4,
+    conversations: Annotated[
+        int, typer.Option(min=1, max=64, help="Conversations, half of them about each of two documents.")
+    ] = 4,
     turns: Annotated[int, typer.Option(min=1, max=16, help="Questions of each.")] = 3,
     answer_tokens: Annotated[int, typer.Option(min=1, max=256, help="Most tokens of an answer.")] = 16,
     gpu_blocks: Annotated[

@@ -20,7 +20,9 @@ def serve_command(
     host: Annotated[str, typer.Option(help="Address to listen on. There is no password.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     gpu_tokens: Annotated[int, typer.Option(min=16, help="Tokens of KV in GPU memory.")] = 8192,
-    cpu_bytes: Annotated[int, typer.Option(parser=size, metavar="SIZE", help="CPU memory for KV.")] = 1 << 30,
+    cpu_bytes: Annotated[
+        int, typer.Option(parser=size, metavar="SIZE", help="CPU memory for KV.", show_default="1GiB")
+    ] = 1 << 30,
     disk_dir: Annotated[
         Path | None,
         typer.Option(
