@@ -124,7 +124,8 @@ class _Chat:
 async def _no_route(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    message = f"{request.method} {request.url.path}: {error.detail}; there are POST /v1/chat/completions, and GET /v1/models, /health and /metrics"
+    there_are = "POST /v1/chat/completions, GET /v1/models, /health and /metrics"
+    message = f"{request.method} {request.url.path}: {error.detail}; there are {there_are}"
     return JSONResponse(error_record(message, kind="invalid_request_error"), error.status_code, headers=error.headers)
 
 
