@@ -19,10 +19,11 @@ from aiokvoffload.cli.serve.command import serve_command
 from aiokvoffload.cli.shell import (
     STDOUT,
     Device,
+    DiskBytes,
+    DiskDir,
     JsonFile,
     check_writable,
     clear_errors,
-    directory,
     progress,
     run,
     show,
@@ -77,15 +78,8 @@ def replay_command(
     device: Device = "auto",
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in service at a time.")] = 16,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every loaded byte.")] = False,
-    disk_dir: Annotated[
-        Path | None,
-        typer.Option(
-            parser=directory, metavar="DIR", help="A directory for a disk tier below CPU memory; with --disk-bytes."
-        ),
-    ] = None,
-    disk_bytes: Annotated[
-        int | None, typer.Option(parser=size, metavar="SIZE", help="What the disk tier has room for.")
-    ] = None,
+    disk_dir: DiskDir = None,
+    disk_bytes: DiskBytes = None,
     events: Annotated[
         str | None, typer.Option(metavar="ENDPOINT", help="Publish KV-cache events: tcp://*:5557.")
     ] = None,

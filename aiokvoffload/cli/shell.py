@@ -131,6 +131,15 @@ def size(text: str | int) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
+DiskDir = Annotated[
+    Path | None,
+    typer.Option(
+        parser=directory, metavar="DIR", help="A directory for a disk tier below CPU memory; with --disk-bytes."
+    ),
+]
+DiskBytes = Annotated[int | None, typer.Option(parser=size, metavar="SIZE", help="What the disk tier has room for.")]
+
+
 def sizes(text: str) -> tuple[int, ...]:
     """Bytes of each size in a list.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from aiokvoffload.cli.demo.command import Model
-from aiokvoffload.cli.shell import Device, clear_errors, directory, run, size
+from aiokvoffload.cli.shell import Device, DiskBytes, DiskDir, clear_errors, run, size
 from aiokvoffload.errors import ConfigError
 
 _EXTRA = {"transformers", "gguf", "accelerate", "starlette", "uvicorn"}
@@ -23,15 +23,8 @@ def serve_command(
     cpu_bytes: Annotated[
         int, typer.Option(parser=size, metavar="SIZE", help="CPU memory for KV.", show_default="1GiB")
     ] = 1 << 30,
-    disk_dir: Annotated[
-        Path | None,
-        typer.Option(
-            parser=directory, metavar="DIR", help="A directory for a disk tier below CPU memory; with --disk-bytes."
-        ),
-    ] = None,
-    disk_bytes: Annotated[
-        int | None, typer.Option(parser=size, metavar="SIZE", help="What the disk tier has room for.")
-    ] = None,
+    disk_dir: DiskDir = None,
+    disk_bytes: DiskBytes = None,
     max_requests: Annotated[int, typer.Option(min=1, help="Requests open at a time; more get status 429.")] = 256,
     costs: Annotated[
         Path | None,
