@@ -7,7 +7,6 @@ import asyncio
 import json
 import random
 import resource
-import shutil
 import statistics
 import tempfile
 import time
@@ -22,6 +21,7 @@ from rich.table import Table
 from aiokvoffload.base import ChunkViews, LoadOutcome, OffloadKey, StoreOutcome, TierShape, make_offload_key
 from aiokvoffload.cli.fio import RANDOM_BOTH, RANDOM_READS, RANDOM_WRITES, Fio
 from aiokvoffload.cli.probe import LoopProbe
+from aiokvoffload.cli.room import require_directory, require_room
 from aiokvoffload.cpu.common import PAGE_BYTES
 from aiokvoffload.errors import ArgumentError, TierError
 from aiokvoffload.testing.pages import page_buffers
@@ -112,16 +112,13 @@ async def disk_benchmark(
 
 
 def _require_sensible(directory: Path, chunk_bytes: Sequence[int], size_bytes: int) -> None:
-    if not directory.is_dir():
-        raise ArgumentError(f"--dir {directory}: there is no such directory")
+    require_directory(directory)
     for size in chunk_bytes:
         if size < 1 or size % PAGE_BYTES:
             raise ArgumentError(f"--chunk-bytes must be multiples of {PAGE_BYTES}, got {size}")
         if size_bytes < MIN_CHUNKS * size:
             raise ArgumentError(f"--bytes must hold at least {MIN_CHUNKS} chunks of {size}, got {size_bytes}")
-    needed_bytes, free_bytes = 2 * size_bytes + SPARE_BYTES, shutil.disk_usage(directory).free
-    if needed_bytes > free_bytes:
-        raise ArgumentError(f"--bytes {size_bytes} takes {needed_bytes} bytes in {directory}, {free_bytes} are free")
+    require_room(directory, 2 * size_bytes + SPARE_BYTES, option=f"--bytes {size_bytes}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import json
-import shutil
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -13,7 +12,8 @@ from rich.table import Table
 
 from aiokvoffload.base import OffloadKey, StoreOutcome, TierShape, make_offload_key
 from aiokvoffload.cli.probe import LoopProbe, Percentiles
-from aiokvoffload.errors import ArgumentError, TierError
+from aiokvoffload.cli.room import require_directory, require_room
+from aiokvoffload.errors import TierError
 from aiokvoffload.testing.pages import page_buffers
 from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.description import Description
@@ -78,11 +78,8 @@ async def recovery_benchmark(*, directory: Path, rows: int) -> RecoveryBenchmark
 
 
 def _require_room(directory: Path, rows: int) -> None:
-    if not directory.is_dir():
-        raise ArgumentError(f"--dir {directory}: there is no such directory")
-    needed_bytes, free_bytes = rows * ROW_BYTES, shutil.disk_usage(directory).free
-    if needed_bytes > free_bytes:
-        raise ArgumentError(f"--rows {rows} takes {needed_bytes} bytes in {directory}, {free_bytes} are free")
+    require_directory(directory)
+    require_room(directory, rows * ROW_BYTES, option=f"--rows {rows}")
 
 
 async def _measure(tier: DiskTier, rows: int, index_bytes: int) -> RecoveryBenchmark:
