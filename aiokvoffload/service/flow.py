@@ -30,6 +30,7 @@ class TransferFlow(ABC, Generic[ResultT]):
         ctx: the request.
         segments: checked keys and blocks.
         after: for each worker, what its copies start after.
+        enqueued_here: whether the loop enqueues the copies itself, within the call, and not a submission thread.
 
     Attributes:
         handle: what the caller has.
@@ -47,6 +48,7 @@ class TransferFlow(ABC, Generic[ResultT]):
         ctx: ReqContext,
         segments: Sequence[Segment],
         after: Sequence[Stream | Event | None],
+        enqueued_here: bool = False,
     ) -> None:
         self.handle: Handle[ResultT] = Handle(len(backend.workers))
         self.span: tracing.Span | None = None
@@ -55,12 +57,12 @@ class TransferFlow(ABC, Generic[ResultT]):
         self._ctx = ctx
         self._segments = segments
         self._after = after
+        self._enqueued_here = enqueued_here
         self._segment_idx = 0
         self._position = 0
         self._walking = True
         # The walk itself counts as one, so that a job that ends at once does not end the flow.
         self._running = self._touching = 1
-        self._enqueued_here = False
         self._is_void = False
         self._moved_bytes = 0
         self._error = ""

@@ -41,8 +41,8 @@ class StoreFlow(TransferFlow[StoreResult]):
         after: Sequence[Stream | Event | None],
         protect_source: bool,
     ) -> None:
-        super().__init__(backend, lane, ctx=ctx, segments=segments, after=after)
-        self._protect_source = self._enqueued_here = protect_source
+        # What is to be protected must be on the device before the call returns.
+        super().__init__(backend, lane, ctx=ctx, segments=segments, after=after, enqueued_here=protect_source)
         self._stored = self._present = 0
         self._refused: list[OffloadKey] = []
         self._failed: list[OffloadKey] = []
@@ -73,7 +73,7 @@ class StoreFlow(TransferFlow[StoreResult]):
         running = RunningStore()
         self._backend.running_stores.update(dict.fromkeys(prepared.keys_to_store, running))
         blocks = segment.blocks_of_some(chunks + self._position)
-        protect_source = self._protect_source
+        protect_source = self._enqueued_here
 
         def submission(worker: OffloadingWorker, job_id: int, after: Stream | Event | None) -> Callable[[], Transfer]:
             return partial(
