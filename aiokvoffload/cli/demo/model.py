@@ -79,29 +79,27 @@ class PagedModel:
         head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._graphs = DecodeGraphs(self._decode_all) if decode_graphs else None
         # The block behind the last is nobody's: padding reads it. Zeros, because a NaN would survive its weight of 0.
-        shape = (num_blocks + 1, 2, block_tokens, config.num_key_value_heads, head_size)
+        # All layers of a block beside each other: it moves in one piece, and no kernel gathers it from under the model.
+        layers, heads = config.num_hidden_layers, config.num_key_value_heads
+        shape = (num_blocks + 1, layers, 2, block_tokens, heads, head_size)
         try:
-            self._pages = [
-                torch.zeros(shape, dtype=model.dtype, device=self._device) for _ in range(config.num_hidden_layers)
-            ]
+            self._blocks = torch.zeros(shape, dtype=model.dtype, device=self._device)
         except RuntimeError as error:  # torch has no other for CPU memory
             raise ArgumentError(
                 f"{num_blocks} blocks of {block_tokens} tokens do not fit {self._device.type} memory: {error}"
             ) from error
+        self._pages = self._blocks.unbind(1)  # a view for each layer
 
     @property
     def kv_caches(self) -> CanonicalKVCaches:
-        """The pages as the library wants to see them: one tensor for each layer, all in one group."""
-        page_bytes = self._pages[0][0].nbytes
-        return CanonicalKVCaches(
-            [CanonicalKVCacheTensor(layer[: self.num_blocks], page_bytes) for layer in self._pages],
-            [[CanonicalKVCacheRef(index, page_bytes) for index in range(len(self._pages))]],
-        )
+        """The blocks as the library wants to see them: one tensor, whose rows hold a block's layers, in one group."""
+        tensor = CanonicalKVCacheTensor(self._blocks[: self.num_blocks], self.block_bytes)
+        return CanonicalKVCaches([tensor], [[CanonicalKVCacheRef(0, self.block_bytes)]])
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one block in all layers."""
-        return len(self._pages) * self._pages[0][0].nbytes
+        return self._blocks[0].nbytes
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], block_ids: Sequence[int], *, start: int, width: int) -> int:
