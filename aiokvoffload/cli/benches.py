@@ -67,6 +67,9 @@ def bench_copy_command(
     engines: Annotated[str, typer.Option(help=f"Which: {', '.join(ENGINES)}.")] = "auto",
     compute: Annotated[bool, typer.Option("--compute", help="Run a GEMM and a GEMV beside the copies.")] = False,
     programs: Annotated[int, typer.Option(min=1, help="Of the gathering kernel.")] = _COPY.programs,
+    turn_bytes: Annotated[
+        int, typer.Option(parser=size, metavar="SIZE", help="After which others' copies come.", show_default="32MiB")
+    ] = _COPY.turn_bytes,
     trace: Annotated[Path, typer.Option(help="What ages a pool.", show_default="a sample")] = SAMPLE_TRACE,
     device: Device = "auto",
     repeat: Annotated[int, typer.Option(min=1, help="Measurements, of which medians are taken.")] = _COPY.repeat,
@@ -93,6 +96,7 @@ def bench_copy_command(
             repeat=repeat,
             compute=compute,
             programs=programs,
+            turn_bytes=turn_bytes,
         )
         figures: list[CopyFigures] = []
         run(measure_copies(copy_options, figures.append))
