@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiokvoffload.cli.demo.engine import Engine
 from aiokvoffload.cli.demo.setup import Answer, Job, Sizes, ask, load_model, open_service, place, storage_of, use_cores
-from aiokvoffload.cli.shell import clear_errors, own_process, run
+from aiokvoffload.cli.shell import clear_errors, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class RestartedFigures:
 
 async def serve_again(job: Job) -> RestartedFigures:
     """Ask each prompt of `job` with its tokens nowhere but on disk."""
+    use_cores()
     checkpoint = await load_model(job.model, job.device, with_text=False)
     model = await place(checkpoint, job.sizes)
     answers: list[Answer] = []
@@ -55,8 +56,6 @@ def main() -> None:
     """Do the job on standard input."""
     record = json.load(sys.stdin)
     job = Job(**{**record, "sizes": Sizes(**record["sizes"])})
-    own_process()
-    use_cores()
     with clear_errors():
         figures = run(serve_again(job))
     print(json.dumps(asdict(figures)))
