@@ -20,13 +20,13 @@ class RestartedFigures:
     Attributes:
         answers: tokens of each prompt's answer.
         first_token_s: seconds to the first token of each.
-        disk_tokens: of all prompts together, those that came from disk.
+        computed_tokens: of each prompt, those that did not come from disk.
         disk_loaded_bytes: bytes read from disk.
     """
 
     answers: list[list[int]]
     first_token_s: list[float]
-    disk_tokens: int
+    computed_tokens: list[int]
     disk_loaded_bytes: int
 
 
@@ -47,7 +47,7 @@ async def serve_again(job: Job) -> RestartedFigures:
     return RestartedFigures(
         [answer.tokens for answer in answers],
         [answer.figures.first_token_s for answer in answers],
-        sum(answer.figures.tier_tokens.get("disk", 0) for answer in answers),
+        [answer.figures.prompt_tokens - answer.figures.tier_tokens.get("disk", 0) for answer in answers],
         offload.statistics().tiers[0].tier.loaded_bytes,
     )
 

@@ -28,6 +28,7 @@ def figures(**changed: object) -> DemoReport:
         "prompt_tokens": 100,
         "tokens_identical": True,
         "ttft_ms": {"computed": 80.0, "gpu": 4.0, "cpu": 8.0, "disk": 20.0},
+        "ttft_computed_tokens": {"computed": 100, "gpu": 36, "cpu": 36, "disk": 36},
         "bytes": {"gpu_to_cpu": 4096},
         "asked_tokens": 200,
         "computed_tokens": {"without": 200, "with": 100},
@@ -61,6 +62,15 @@ def test_the_demo_finds_every_answer_identical_and_every_tier_used(
     )
     assert found["computed_tokens"]["with"] <= found["computed_tokens"]["without"]
     assert found["events"]["cpu stored"] == found["events"]["disk stored"] > 0
+
+
+def test_the_demo_compares_hits_that_leave_the_same_tokens_to_be_computed(forks: Forks) -> None:
+    """A question longer than a piece, asked for the first time, made hits in GPU memory slower than in CPU memory."""
+    short_pieces = "import aiokvoffload.cli.demo.show as show; show.CPU_PIECE_TOKENS = 32\n"
+    result = forks.run(short_pieces + COMMAND, "demo", *QUICK, "--conversations", "1", "--json", "-")
+    found = json.loads(result.stdout)
+    computed = found["ttft_computed_tokens"]
+    assert computed["gpu"] == computed["cpu"] == computed["disk"] < computed["computed"] == found["prompt_tokens"]
 
 
 def test_a_missing_model_is_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
