@@ -11,6 +11,8 @@ DEVICES = ("auto", "cuda", "host")
 PIN_LIMIT_BYTES = 64 << 30
 """Most bytes pinned in one call; 512 GiB in one call fails on CUDA 13."""
 
+METRICS_PORT = 9464
+"""Where figures are served and looked for unless another port is named."""
 
 COPY_ENGINES = ("auto", "staged", "batched", "direct", "torch")
 """Ways of copying between blocks and slots; `auto` chooses for each transfer what this machine does fastest."""

@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 from pathlib import Path
 
-from aiokvoffload.cli.trace import SAMPLE_TRACE
+from aiokvoffload.cli.traces import SAMPLE_TRACE
 from aiokvoffload.errors import ArgumentError
 
 ENGINES = ("auto", "staged", "batched", "direct", "torch", "one-call")

@@ -1,17 +1,27 @@
 """`aiokvoffload bench serve` and its options. The model and what it needs are imported when it runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-from aiokvoffload.cli.demo.command import import_demo, stages
+from aiokvoffload.cli.deferred import Deferred
+from aiokvoffload.cli.demo.command import stages
 from aiokvoffload.cli.plotting import import_matplotlib
 from aiokvoffload.cli.serve_bench.options import ServeBenchOptions
 from aiokvoffload.cli.shell import STDOUT, Device, JsonFile, check_writable, clear_errors, directory, run, show, size
 from aiokvoffload.config import COPY_ENGINES, CopyConfig
 from aiokvoffload.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import torch
+
+    from aiokvoffload.cli.serve_bench import measure as bench
+    from aiokvoffload.cli.serve_bench import report
+else:
+    torch = Deferred("torch")
+    bench = Deferred("aiokvoffload.cli.serve_bench.measure", extra="demo")
+    report = Deferred("aiokvoffload.cli.serve_bench.report", extra="demo")
 
 _COPY = CopyConfig()
 
@@ -93,8 +103,6 @@ def bench_serve_command(
             copy=CopyConfig(engine=copy_engine, staging_bytes=staging_bytes, programs=programs, turn_bytes=turn_bytes),
             eager=eager or not on_cuda,
         )
-        bench = import_demo("aiokvoffload.cli.serve_bench.measure")
-        report = import_demo("aiokvoffload.cli.serve_bench.report")
         with stages(bench.count_stages(options), quiet=json_file == STDOUT) as bar:
             benchmark = run(bench.measure(options, bar))
         show(report.serve_table(benchmark), benchmark.to_json(), json_file)
