@@ -37,7 +37,9 @@ def bench_serve_command(
         typer.Option(metavar="N,...", help="Lengths of prompts.", show_default="256 to 65536 on cuda, 64 to 1024 else"),
     ] = None,
     device: Device = "auto",
-    block_tokens: Annotated[int, typer.Option(min=16, help="Tokens of a block.")] = 16,
+    block_tokens: Annotated[
+        int | None, typer.Option(min=16, help="Tokens of a block.", show_default="64 on cuda, else 16")
+    ] = None,
     piece_tokens: Annotated[
         int | None,
         typer.Option(min=16, help="Tokens of a prompt in one step.", show_default="4096 on cuda, else 256"),
@@ -88,7 +90,7 @@ def bench_serve_command(
             model=model or ("random-8b" if on_cuda else "random"),
             device="cuda" if on_cuda else device,
             prompt_tokens=_lengths(prompt_tokens or ("256,1024,4096,16384,65536" if on_cuda else "64,256,1024")),
-            block_tokens=block_tokens,
+            block_tokens=block_tokens or (64 if on_cuda else 16),
             piece_tokens=piece_tokens or (4096 if on_cuda else 256),
             repeat=1 if quick else repeat,
             cpu_bytes=cpu_bytes,
