@@ -85,7 +85,7 @@ def bench_copy_command(
     compute: Annotated[bool, typer.Option("--compute", help="Run a GEMM and a GEMV beside the copies.")] = False,
     programs: Annotated[int, typer.Option(min=1, help="Of the gathering kernel.")] = _COPY.programs,
     turn_bytes: Annotated[
-        int, typer.Option(parser=size, metavar="SIZE", help="After which others' copies come.", show_default="32MiB")
+        int, typer.Option(parser=size, metavar="SIZE", help="After which others' copies come.", show_default="16MiB")
     ] = _COPY.turn_bytes,
     trace: Annotated[Path, typer.Option(help="What ages a pool.", show_default="a sample")] = SAMPLE_TRACE,
     device: Device = "auto",

@@ -150,12 +150,12 @@ class RunCopies(Copies):
                 self._turns.rejoin(self.first_stream)
 
     def _steps(self) -> Iterator[tuple[int, int]]:
-        """Ranges of runs: not too many, and with turns no more bytes than half of one."""
+        """Ranges of runs: not too many, and with turns no more bytes than one of them."""
         most, start, enqueued_bytes, ends = self._engine.runs_per_step, 0, 0, np.cumsum(self._plan.sizes)
         while start < len(ends):
             stop = min(start + most, len(ends))
             if self._turns is not None:
-                within = int(np.searchsorted(ends, enqueued_bytes + self._turns.turn_bytes // 2, side="right"))
+                within = int(np.searchsorted(ends, enqueued_bytes + self._turns.turn_bytes, side="right"))
                 stop = min(stop, max(start + 1, within))
             yield start, stop
             start, enqueued_bytes = stop, int(ends[stop - 1])

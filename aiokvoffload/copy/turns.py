@@ -2,10 +2,10 @@
 
 That goes on with a stream for as long as the stream has copies that need not wait, and while stores keep theirs full, a
 model's token on its way to the host waited for 13 seconds. Where the next copy is in another stream, which waits for
-the first one, whoever else is there comes first. Knows streams and bytes; knows nothing of jobs.
+the first one's end, whoever else is there comes first. Knows streams and bytes; knows nothing of jobs.
 """
 
-from aiokvoffload.base import Event, Stream
+from aiokvoffload.base import Stream
 from aiokvoffload.device.base import Device
 
 
@@ -24,14 +24,9 @@ class Turns:
         self._left_bytes = turn_bytes
         self._other: Stream | None = None
         self._is_away = False
-        self._mark: Event | None = None
-        self._is_joined = True
 
     def next(self, main: Stream, size_bytes: int) -> Stream:
-        """The stream for the next `size_bytes`.
-
-        Where it is another than before, it waits for all that was given out but the last copy: a stream that waited
-        for that too would begin some microseconds after it, in which the bus would be idle.
+        """The stream for the next `size_bytes`; what was given out before is waited for there.
 
         Args:
             main: where the lane's copies begin and end.
@@ -42,11 +37,8 @@ class Turns:
         """
         if self._left_bytes <= 0:
             self._change(main)
-        stream = self._second() if self._is_away else main
-        if 0 < self._left_bytes <= size_bytes < self.turn_bytes:
-            self._mark = self._device.record(stream)
         self._left_bytes -= size_bytes
-        return stream
+        return self._second() if self._is_away else main
 
     def rejoin(self, main: Stream) -> None:
         """From now on `main` waits for everything that was given out.
@@ -55,18 +47,13 @@ class Turns:
             BrokenError: the device has failed.
         """
         if self._is_away:
-            self._left_bytes = self.turn_bytes
-        if not self._is_joined:
-            self._device.wait(main, self._device.record(self._second()))
-        # Whatever the next job waits for, the other stream must wait for as well: no mark of this one will do.
-        self._is_away, self._is_joined, self._mark = False, True, None
+            self._change(main)
 
     def _change(self, main: Stream) -> None:
-        """Go on in the other stream, which waits for the mark, or else for everything."""
         here, there = (self._second(), main) if self._is_away else (main, self._second())
-        self._device.wait(there, self._mark if self._mark is not None else self._device.record(here))
-        self._is_away, self._is_joined = not self._is_away, False
-        self._left_bytes, self._mark = self.turn_bytes, None
+        self._device.wait(there, self._device.record(here))
+        self._is_away = not self._is_away
+        self._left_bytes = self.turn_bytes
 
     def _second(self) -> Stream:
         if self._other is None:

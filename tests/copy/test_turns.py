@@ -1,7 +1,5 @@
 """Turns: the same copies in the same order, and room for others' in between."""
 
-from typing import cast
-
 import numpy as np
 import pytest
 import torch
@@ -21,7 +19,6 @@ from aiokvoffload.device.base import Device
 from aiokvoffload.device.open import open_device
 from aiokvoffload.errors import ConfigError
 from aiokvoffload.testing import ManualDevice
-from aiokvoffload.testing.device import ManualStream
 from aiokvoffload.testing.memory import make_kv_caches
 
 ROW_BYTES = 4096
@@ -70,69 +67,20 @@ def test_every_byte_comes_there_and_back_whatever_a_turn_is(turn_bytes: int) -> 
     rows.close()
 
 
-class Order:
-    """Numbered copies in a lane, on a device in the test's hand, and which of them have been done."""
-
-    def __init__(self, turn_bytes: int) -> None:
-        self.device = ManualDevice()
-        self.turns, self.main = Turns(self.device, turn_bytes), self.device.create_stream()
-        self.done: list[int] = []
-
-    def copy(self, number: int, size_bytes: int) -> Stream:
-        stream = self.turns.next(self.main, size_bytes)
-        self.device.enqueue(stream, lambda: self.done.append(number))
-        return stream
-
-    def rejoin(self, number: int) -> None:
-        self.turns.rejoin(self.main)
-        self.device.enqueue(self.main, lambda: self.done.append(number))
-
-    def close(self) -> None:
-        self.turns.close()
-        self.device.close()
-
-
-def test_after_a_turn_copies_go_on_in_a_stream_that_waits_for_all_but_the_last() -> None:
-    """It is ready when the last one ends, and whoever else waits has been there for longer."""
-    order = Order(turn_bytes=10)
-    streams = [order.copy(number, 6) for number in range(5)]
-    order.rejoin(5)
-    assert [stream is order.main for stream in streams] == [True, True, False, False, True]
-    other = cast("ManualStream", streams[2])
-    assert other.take_work() is None
-    order.device.step()
-    assert order.done == [0]
-    ready = other.take_work()
-    assert ready is not None
-    ready()
-    order.device.run_all()
-    assert order.done == [0, 2, 1, 4, 3, 5]
-    order.close()
-
-
-def test_the_second_stream_waits_for_what_the_job_waits_for() -> None:
-    """A turn may end with one job's last copy: the next job's first is in the other stream, and may not come early."""
-    order = Order(turn_bytes=10)
-    first = order.device.create_stream()
-    assert [order.copy(number, 6) is order.main for number in range(2)] == [True, True]
-    order.rejoin(2)
-    order.device.enqueue(first, lambda: order.done.append(3))
-    order.device.wait(order.main, order.device.record(first))
-    other = order.copy(4, 6)
-    assert other is not order.main
-    order.device.run_all()
-    assert order.done.index(3) < order.done.index(4)
-    order.close()
-
-
-def test_copies_as_large_as_a_turn_go_one_after_the_other() -> None:
-    order = Order(turn_bytes=10)
-    streams = [order.copy(number, 20) for number in range(4)]
-    order.rejoin(4)
-    assert [stream is order.main for stream in streams] == [True, False, True, False]
-    order.device.run_all()
-    assert order.done == [0, 1, 2, 3, 4]
-    order.close()
+def test_after_a_turn_copies_go_on_in_a_stream_that_waits_for_what_was_before() -> None:
+    device = ManualDevice()
+    turns, main, order = Turns(device, 10), device.create_stream(), list[int]()
+    streams = []
+    for number in range(5):
+        streams.append(turns.next(main, 6))
+        device.enqueue(streams[-1], lambda number=number: order.append(number))  # type: ignore[misc]
+    turns.rejoin(main)
+    device.enqueue(main, lambda: order.append(5))
+    assert [stream is main for stream in streams] == [True, True, False, False, True]
+    device.run_all()
+    assert order == [0, 1, 2, 3, 4, 5]
+    turns.close()
+    device.close()
 
 
 def test_a_job_ends_in_the_stream_that_it_began_in_and_turns_go_on_over_jobs() -> None:
@@ -169,7 +117,7 @@ def test_turns_of_no_size_are_refused_and_none_at_all_is_a_choice() -> None:
 def test_a_small_copy_of_somebody_else_comes_in_between_on_cuda() -> None:
     """A gigabyte on its way to the host takes 20 ms, and a model's next token must not wait for it."""
     device = open_device("cuda")
-    rows = Rows(device, num_rows=512, row_bytes=2 << 20, turn_bytes=32 << 20, engine="batched")
+    rows = Rows(device, num_rows=512, row_bytes=2 << 20, turn_bytes=16 << 20, engine="batched")
     token, arrived = torch.arange(64, device="cuda"), torch.zeros(64, dtype=torch.int64).pin_memory()
     other = device.create_stream()
     overtaken = 0

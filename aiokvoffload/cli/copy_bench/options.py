@@ -115,7 +115,7 @@ class CopyOptions:
     compute: bool = False
     programs: int = 132
     staging_bytes: int = 128 << 20
-    turn_bytes: int = 32 << 20
+    turn_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
         if min(self.job_bytes, self.jobs, self.pool_bytes, self.repeat, *self.fragment_bytes, *self.slot_bytes) < 1:

@@ -71,7 +71,7 @@ def bench_serve_command(
     turn_bytes: Annotated[
         int,
         typer.Option(
-            parser=size, metavar="SIZE", help="Copied before others' copies come in between.", show_default="32MiB"
+            parser=size, metavar="SIZE", help="Copied before others' copies come in between.", show_default="16MiB"
         ),
     ] = _COPY.turn_bytes,
     eager: Annotated[bool, typer.Option("--eager", help="Decode without CUDA graphs.")] = False,
@@ -98,7 +98,7 @@ def bench_serve_command(
             disk_max_tokens=disk_max_tokens,
             decode_rows=(64 if on_cuda else 4) if decode_rows is None else decode_rows,
             decode_context_tokens=512 if on_cuda else 64,
-            window_s=0.8 if on_cuda else 0.3,
+            window_s=0.4 if on_cuda else 0.2,
             storing_prompts=(12 if on_cuda else 4) if storing_prompts is None else storing_prompts,
             storing_tokens=2048 if on_cuda else 256,
             ceiling_bytes=(256 if on_cuda else 16) << 20,
