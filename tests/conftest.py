@@ -22,12 +22,21 @@ if not torch.cuda.is_available():
 # As the command does: on few cores the threads of a pool wait for each other, and the loop for them.
 torch.set_num_threads(1)
 
+MOST_WORKERS = 8
+"""Of tests: each has torch in memory, and the longest test takes longer than the others' share by then."""
 SETTLE_S = 5.0
 """How long leftovers may take to go: a daemon thread that was told to end needs a moment to be gone."""
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Workers for the whole suite only: what somebody picks out ends sooner than they begin, and may want a debugger."""
+    is_whole = config.args_source is not config.ArgsSource.ARGS and not (config.option.keyword or config.option.markexpr)
+    return min(len(os.sched_getaffinity(0)), MOST_WORKERS) if is_whole else 0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,11 +49,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    if any("forks" in getattr(item, "fixturenames", ()) for item in session.items):
-        Forks()  # it imports for seconds: beside the first tests, and not while one waits
 
 
 def pytest_unconfigure() -> None:
