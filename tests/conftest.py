@@ -11,6 +11,7 @@ import pytest
 import torch
 import uvloop
 from blockbuster import blockbuster_ctx
+from hypothesis import settings
 
 from aiokvoffload.copy.memory_use import memory_use
 from tests.forked import Forks
@@ -22,8 +23,12 @@ if not torch.cuda.is_available():
 # As the command does: on few cores the threads of a pool wait for each other, and the loop for them.
 torch.set_num_threads(1)
 
+# How long an example takes is the machine's business, and that of whatever else runs on it.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
+
 MOST_WORKERS = 8
-"""Of tests: each has torch in memory, and the longest test takes longer than the others' share by then."""
+"""Each takes up to a gigabyte, and with so many the longest test is as long as a share of the others."""
 SETTLE_S = 5.0
 """How long leftovers may take to go: a daemon thread that was told to end needs a moment to be gone."""
 
