@@ -56,6 +56,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    is_worker = hasattr(session.config, "workerinput")  # of several: all cores have work, and not each will need it
+    if not is_worker and any("forks" in getattr(item, "fixturenames", ()) for item in session.items):
+        Forks()  # it imports for seconds: beside the first tests, and not while one waits
+
+
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # Triton looks at exit for what was never collected
 
