@@ -1,7 +1,7 @@
 """KV-cache offloading for LLM servers written on asyncio: GPU to pinned CPU memory, to disk, and back, awaited.
 
 Each name is imported when it is first used: keys, configurations and errors do without torch, and so does the command
-until it has something to do.
+until it has something to do. A server calls `preload` before its loop runs.
 """
 
 import importlib
@@ -108,6 +108,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     # open it
+    "preload",
     "CPUOffloadingSpec",
     "CPUOffloadingConfig",
     "CopyConfig",
@@ -231,6 +232,21 @@ _HOMES = (
     "tiering.disk.tier",
 )
 """Modules that the names come from, those without torch first, and last those that need an extra."""
+
+
+def preload() -> None:
+    """Import now what is else imported when it is first used, so that nothing of it is imported while a loop runs.
+
+    It takes a third of a second beside torch, which it imports as well. What needs an extra that is not installed is
+    left out; whoever uses it later is told.
+    """
+    for home in _HOMES:
+        try:
+            importlib.import_module(f"{__name__}.{home}")
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] == __name__:
+                raise
+
 
 # Type checkers read the imports above; this function would let them take any name for a public one.
 if not TYPE_CHECKING:

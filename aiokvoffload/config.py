@@ -11,6 +11,8 @@ DEVICES = ("auto", "cuda", "host")
 PIN_LIMIT_BYTES = 64 << 30
 """Most bytes pinned in one call; 512 GiB in one call fails on CUDA 13."""
 
+METRICS_PORT = 9464
+"""Where figures are served and looked for unless another port is named."""
 
 COPY_ENGINES = ("auto", "staged", "batched", "direct", "torch")
 """Ways of copying between blocks and slots; `auto` chooses for each transfer what this machine does fastest."""
@@ -95,8 +97,8 @@ class CopyConfig:
         staging_bytes: most GPU memory for the rings of one worker; 0 has none, and so no staged or direct copies.
         programs: of the gathering kernel, at most; fewer leave more of the GPU to the model and copy more slowly.
         turn_bytes: after so many bytes of a direction's copies, those of others in that direction come in between: a
-            model's token on its way to the host would else wait for all of them. Fewer shorten its wait, 0.4 ms for
-            32 MiB, and cost half a percent of the rate at that; 0 never lets others in.
+            model's token on its way to the host would else wait for all of them. Fewer shorten its wait, 0.25 ms for
+            16 MiB, and cost up to a percent of the rate at that; 0 never lets others in.
         calibration_file: where what this machine's copies cost is kept between processes; `None` measures anew.
 
     Raises:
@@ -106,7 +108,7 @@ class CopyConfig:
     engine: str = "auto"
     staging_bytes: int = 128 << 20
     programs: int = 132
-    turn_bytes: int = 32 << 20
+    turn_bytes: int = 16 << 20
     calibration_file: str | None = None
 
     def __post_init__(self) -> None:

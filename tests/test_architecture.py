@@ -36,6 +36,7 @@ FLOOR_OF = {
     "poller": BYTES,
     "transfer": BYTES,
     "cpu.gpu_worker": BYTES,
+    "cpu.drain": BYTES,
     "cpu.handler": BYTES,
     "cpu.jobs": BYTES,
     "cpu.ledger": BYTES,

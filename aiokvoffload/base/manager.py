@@ -46,6 +46,10 @@ class OffloadingManager(ABC):
         """Number of leading keys that are not a MISS; the batch form of `lookup`."""
 
     @abstractmethod
+    def absent(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> Sequence[OffloadKey]:
+        """The keys that are a MISS, in the order given; the batch form of `lookup` where hits and misses alternate."""
+
+    @abstractmethod
     def lookup_groups(self, keys_by_group: Sequence[Sequence[OffloadKey]], ctx: ReqContext) -> int:
         """The longest common position at which every full group has its prefix and every windowed group its window."""
 

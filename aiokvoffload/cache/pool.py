@@ -8,7 +8,7 @@ copy may still touch it). `free + writing + pinned + evictable + quarantined = c
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat, takewhile
+from itertools import chain, takewhile
 from itertools import count as counted
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from aiokvoffload.base import OffloadKey
 from aiokvoffload.cache.free_runs import FreeRuns
 from aiokvoffload.cache.slot_index import make_slot_index
 from aiokvoffload.cache.slot_marks import SlotMarks
+from aiokvoffload.cache.slot_readers import SlotReaders
 from aiokvoffload.errors import ArgumentError, InternalError
 
 
@@ -87,7 +88,7 @@ class ChunkPool:
         self.free = FreeRuns(self._ready)
         self.index = make_slot_index(num_slots)
         self.writing: set[int] = set()
-        self._readers: dict[int, int] = {}
+        self._readers = SlotReaders()
         # Together these are the quarantined slots, with those that are held back.
         self._orphaned_reads: set[int] = set()
         self._orphaned_writes: set[int] = set()
@@ -116,9 +117,7 @@ class ChunkPool:
 
     def are_free(self, slots: Collection[int]) -> bool:
         """Whether no transfer holds any of these slots."""
-        return (not self.writing or self.writing.isdisjoint(slots)) and (
-            not self._readers or self._readers.keys().isdisjoint(slots)
-        )
+        return (not self.writing or self.writing.isdisjoint(slots)) and self._readers.isdisjoint(slots)
 
     def reserve(self, keys: Sequence[OffloadKey]) -> Held:
         """Give slots to absent, distinct `keys`, adjacent and increasing where it can, and hold them as being written.
@@ -169,16 +168,8 @@ class ChunkPool:
         """The same for the leading of `keys` whose slots, as they are now, the caller has found."""
         if self.writing and not self.writing.isdisjoint(slots):
             slots = list(takewhile(lambda slot: slot not in self.writing, slots))
-        self._pin(slots)
+        self._readers.add(slots)
         return Held(slots, keys if len(slots) == len(keys) else keys[: len(slots)])
-
-    def _pin(self, slots: Sequence[int]) -> None:
-        readers, once = self._readers, dict.fromkeys(slots, 1)
-        if len(once) == len(slots) and (not readers or readers.keys().isdisjoint(once)):
-            readers.update(once)
-            return
-        for slot in slots:
-            readers[slot] = readers.get(slot, 0) + 1
 
     def unpin(self, held: Held) -> None:
         """End one read of each slot; those whose keys were dropped become free with their last reader.
@@ -186,13 +177,7 @@ class ChunkPool:
         Raises:
             InternalError: a slot is not being read; nothing has changed.
         """
-        readers, slots = self._readers, held.slots
-        counts = list(map(readers.pop, slots, repeat(0)))
-        left: Sequence[int] = slots
-        if counts.count(1) < len(counts):
-            # Not the rule: as it was, and one by one.
-            readers.update(each for each in zip(slots, counts, strict=True) if each[1])
-            left = self._unpin_shared(slots)
+        left = self._readers.remove(held.slots)
         if self._orphaned_reads and (freed := self._orphaned_reads.intersection(left)):
             self._orphaned_reads -= freed
             self.free.give(freed)
@@ -204,7 +189,7 @@ class ChunkPool:
             InternalError: a key has another slot or none.
         """
         self._forget(keys, slots)
-        written, read = self.writing.intersection(slots), set(filter(self._readers.__contains__, slots))
+        written, read = self.writing.intersection(slots), self._readers.among(slots)
         self.writing -= written
         self._orphaned_writes |= written
         self._orphaned_reads |= read
@@ -220,7 +205,7 @@ class ChunkPool:
             InternalError: a key has another slot or none.
         """
         self._forget(keys, slots)
-        self._pin(slots)
+        self._readers.add(slots)
         self._orphaned_reads.update(slots)
         return Held(slots, keys)
 
@@ -248,7 +233,7 @@ class ChunkPool:
         """
         slots = self.held_back.first(count)
         self.held_back.remove(slots)
-        self._readers.update(dict.fromkeys(slots, 1))
+        self._readers.add(slots)
         self._orphaned_reads.update(slots)
         return Held(slots, ())
 
@@ -297,14 +282,14 @@ class ChunkPool:
         orphaned = [*self._orphaned_reads, *self._orphaned_writes, *self.held_back]
         if sorted([*self.free, *slot_by_key.values(), *orphaned]) != list(range(self._ready)):
             raise InternalError(f"free, resident and quarantined slots are not each slot once: {self!r}")
-        if Counter(chain.from_iterable(held.slots for held in reads)) != Counter(self._readers):
+        if Counter(chain.from_iterable(held.slots for held in reads)) != self._readers.counts():
             raise InternalError(f"slots are read by others than the loads under way: {self!r}")
         if Counter(chain.from_iterable(held.slots for held in writes)) != Counter(
             [*self.writing, *self._orphaned_writes]
         ):
             raise InternalError(f"slots are written by others than the stores under way: {self!r}")
-        pinned = self._readers.keys() - self._orphaned_reads
-        if not (self._orphaned_reads <= self._readers.keys() and pinned <= of_keys and self.writing <= of_keys):
+        pinned = set(self._readers) - self._orphaned_reads
+        if not (self._orphaned_reads <= set(self._readers) and pinned <= of_keys and self.writing <= of_keys):
             raise InternalError(f"a held slot is neither a key's nor quarantined: {self!r}")
         now = self.statistics()
         if now.free + now.writing + now.pinned + now.evictable + now.quarantined != now.capacity:
@@ -343,16 +328,3 @@ class ChunkPool:
             raise InternalError(f"a write ends of slots {list(slots)}, some of which nobody writes: {self!r}")
         self._orphaned_writes.difference_update(orphaned)
         self.free.give(orphaned)
-
-    def _unpin_shared(self, slots: Sequence[int]) -> list[int]:
-        """End one read of each slot: those slots that nobody reads any more."""
-        readers = self._readers
-        if foreign := set(slots).difference(readers):
-            raise InternalError(f"slot {min(foreign)} is unpinned but not pinned: {self!r}")
-        left = []
-        for slot in slots:
-            readers[slot] -= 1
-            if not readers[slot]:
-                del readers[slot]
-                left.append(slot)
-        return left

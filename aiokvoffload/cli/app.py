@@ -2,7 +2,7 @@
 
 import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.live import Live
@@ -10,11 +10,8 @@ from rich.live import Live
 import aiokvoffload
 from aiokvoffload import registry
 from aiokvoffload.cli.benches import bench
+from aiokvoffload.cli.deferred import Deferred
 from aiokvoffload.cli.demo.command import demo_command
-from aiokvoffload.cli.events_tail import TailOptions, as_json, as_text, tail
-from aiokvoffload.cli.inspect import inspection_json, inspection_table
-from aiokvoffload.cli.replay import ReplayOptions, replay
-from aiokvoffload.cli.scrape import endpoint
 from aiokvoffload.cli.serve.command import serve_command
 from aiokvoffload.cli.shell import (
     STDOUT,
@@ -29,12 +26,23 @@ from aiokvoffload.cli.shell import (
     show,
     size,
 )
-from aiokvoffload.cli.top import look_once, watch
-from aiokvoffload.cli.top_view import view
-from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
+from aiokvoffload.cli.traces import SAMPLE_TRACE
+from aiokvoffload.config import METRICS_PORT
 from aiokvoffload.errors import ArgumentError
-from aiokvoffload.metrics import DEFAULT_PORT
-from aiokvoffload.tiering.disk.inspection import inspect_directory, verify_directories
+
+if TYPE_CHECKING:
+    from aiokvoffload.cli import events_tail, inspect, replay, scrape, top, top_view
+    from aiokvoffload.cli import trace as trace_file
+    from aiokvoffload.tiering.disk import inspection
+else:
+    events_tail = Deferred("aiokvoffload.cli.events_tail")
+    inspect = Deferred("aiokvoffload.cli.inspect")
+    inspection = Deferred("aiokvoffload.tiering.disk.inspection")
+    replay = Deferred("aiokvoffload.cli.replay")
+    scrape = Deferred("aiokvoffload.cli.scrape")
+    top = Deferred("aiokvoffload.cli.top")
+    top_view = Deferred("aiokvoffload.cli.top_view")
+    trace_file = Deferred("aiokvoffload.cli.trace")
 
 app = typer.Typer(name="aiokvoffload", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(bench)
@@ -92,28 +100,28 @@ def replay_command(
     json_file: JsonFile = None,
 ) -> None:
     """Replay a trace as an async server would, and say what it brought."""
-    replay_options = ReplayOptions(
-        policy=policy,
-        gpu_blocks=gpu_blocks,
-        cpu_chunks=cpu_chunks,
-        chunk_bytes=chunk_bytes,
-        device=device,
-        concurrency=concurrency,
-        verify=verify,
-        disk_dir=disk_dir,
-        disk_bytes=disk_bytes,
-        events=events,
-        events_replay=events_replay,
-        metrics_port=metrics_port,
-        trace_name="sample" if trace == SAMPLE_TRACE else trace.name,
-    )
     with clear_errors():
         check_writable(json_file)
         if events_replay is not None and events is None:
             raise ArgumentError("--events-replay belongs to --events: what is replayed is what was published there")
-        trace_requests = read_trace(trace, limit=requests)
+        trace_requests = trace_file.read_trace(trace, limit=requests)
+        replay_options = replay.ReplayOptions(
+            policy=policy,
+            gpu_blocks=gpu_blocks,
+            cpu_chunks=cpu_chunks,
+            chunk_bytes=chunk_bytes,
+            device=device,
+            concurrency=concurrency,
+            verify=verify,
+            disk_dir=disk_dir,
+            disk_bytes=disk_bytes,
+            events=events,
+            events_replay=events_replay,
+            metrics_port=metrics_port,
+            trace_name="sample" if trace == SAMPLE_TRACE else trace.name,
+        )
         with progress(len(trace_requests), quiet=json_file == STDOUT) as advance:
-            report = run(replay(trace_requests, replay_options, on_served=advance))
+            report = run(replay.replay(trace_requests, replay_options, on_served=advance))
         show(report.table(), report.to_json(), json_file)
     raise typer.Exit(0 if report.ok else 1)
 
@@ -122,7 +130,7 @@ def replay_command(
 def top_command(
     url: Annotated[
         str, typer.Argument(metavar="URL", help="The metrics endpoint; /metrics may be left out.")
-    ] = f"http://127.0.0.1:{DEFAULT_PORT}/metrics",
+    ] = f"http://127.0.0.1:{METRICS_PORT}/metrics",
     *,
     interval: Annotated[float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Show the figures of one interval and end.")] = False,
@@ -133,17 +141,21 @@ def top_command(
         check_writable(json_file)
         if json_file is not None and not once:
             raise ArgumentError("--json belongs to --once: what is watched has no end")
-        address = endpoint(url)
+        address = scrape.endpoint(url)
         if once:
-            seen = run(look_once(address, interval))
-            show(view(seen, "", url=address), seen.to_json(), json_file)
+            seen = run(top.look_once(address, interval))
+            show(top_view.view(seen, "", url=address), seen.to_json(), json_file)
         else:
             _watch(address, interval)
 
 
 def _watch(url: str, interval_s: float) -> None:
     with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
-        run(watch(url, interval_s, lambda seen, trouble: live.update(view(seen, trouble, url=url), refresh=True)))
+
+        def update(seen: top.TopFigures | None, trouble: str) -> None:
+            live.update(top_view.view(seen, trouble, url=url), refresh=True)
+
+        run(top.watch(url, interval_s, update))
 
 
 @app.command(name="inspect")
@@ -160,11 +172,12 @@ def inspect_command(
     """Say what lies in a disk tier's directory, how much, and since when."""
     with clear_errors():
         check_writable(json_file)
-        inspection, verification = inspect_directory(directories[0]), None
+        found, verification = inspection.inspect_directory(directories[0]), None
         if verify:
-            with progress(inspection.chunks, what="chunks", quiet=json_file == STDOUT) as advance:
-                verification = verify_directories(directories, on_checked=advance)
-        show(inspection_table(inspection, verification), inspection_json(inspection, verification), json_file)
+            with progress(found.chunks, what="chunks", quiet=json_file == STDOUT) as advance:
+                verification = inspection.verify_directories(directories, on_checked=advance)
+        table, text = inspect.inspection_table(found, verification), inspect.inspection_json(found, verification)
+        show(table, text, json_file)
     raise typer.Exit(0 if verification is None or verification.is_right else 1)
 
 
@@ -187,8 +200,8 @@ def events_command(
     with clear_errors():
         if replay is None and (snapshot or after is not None):
             raise ArgumentError("--snapshot and --after need --replay: where to ask")
-        options = TailOptions(
+        options = events_tail.TailOptions(
             endpoint=endpoint, replay_endpoint=replay, topic=topic, after=after, snapshot=snapshot, limit=limit
         )
-        say = as_json if json_lines else as_text
-        run(tail(options, lambda line: print(say(line), flush=True)))
+        say = events_tail.as_json if json_lines else events_tail.as_text
+        run(events_tail.tail(options, lambda line: print(say(line), flush=True)))

@@ -1,27 +1,16 @@
 """The benchmarks as commands. Knows their options; the work is done by the modules it calls."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group
 
 from aiokvoffload import registry
-from aiokvoffload.cli.arena_bench import arena_benchmark, arena_table
-from aiokvoffload.cli.copy_bench.measure import CopyFigures
-from aiokvoffload.cli.copy_bench.measure import measure as measure_copies
 from aiokvoffload.cli.copy_bench.options import ENGINES, CopyOptions, SlotOrder, Ways
-from aiokvoffload.cli.copy_bench.report import copy_json, copy_table, plot_copies
-from aiokvoffload.cli.disk_bench import disk_benchmark, disk_table
-from aiokvoffload.cli.events_bench import EventsOptions, events_benchmark, events_tables
-from aiokvoffload.cli.loop_bench import loop_benchmark, loop_table
-from aiokvoffload.cli.manager_bench import manager_benchmark, manager_json, manager_table
+from aiokvoffload.cli.deferred import Deferred
 from aiokvoffload.cli.plotting import import_matplotlib
-from aiokvoffload.cli.policy_bench import policy_benchmark, policy_json, policy_table
-from aiokvoffload.cli.policy_plot import plot_policies
-from aiokvoffload.cli.poller_bench import TRANSFER_BYTES, poller_benchmark
-from aiokvoffload.cli.poller_figures import poller_tables
-from aiokvoffload.cli.recovery_bench import recovery_benchmark, recovery_table
+from aiokvoffload.cli.poller_figures import TRANSFER_BYTES, poller_tables
 from aiokvoffload.cli.serve_bench.command import bench_serve_command
 from aiokvoffload.cli.shell import (
     STDOUT,
@@ -37,10 +26,38 @@ from aiokvoffload.cli.shell import (
     size,
     sizes,
 )
-from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
-from aiokvoffload.cli.workloads import WORKLOADS
+from aiokvoffload.cli.traces import SAMPLE_TRACE
+from aiokvoffload.cli.traffic_kinds import KINDS
 from aiokvoffload.config import HostMemory
 from aiokvoffload.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from aiokvoffload.cli import (
+        arena_bench,
+        disk_bench,
+        events_bench,
+        loop_bench,
+        manager_bench,
+        policy_bench,
+        policy_plot,
+        poller_bench,
+        recovery_bench,
+    )
+    from aiokvoffload.cli import trace as trace_file
+    from aiokvoffload.cli.copy_bench import measure, report
+else:
+    arena_bench = Deferred("aiokvoffload.cli.arena_bench")
+    disk_bench = Deferred("aiokvoffload.cli.disk_bench")
+    events_bench = Deferred("aiokvoffload.cli.events_bench")
+    loop_bench = Deferred("aiokvoffload.cli.loop_bench")
+    manager_bench = Deferred("aiokvoffload.cli.manager_bench")
+    policy_bench = Deferred("aiokvoffload.cli.policy_bench")
+    policy_plot = Deferred("aiokvoffload.cli.policy_plot")
+    poller_bench = Deferred("aiokvoffload.cli.poller_bench")
+    recovery_bench = Deferred("aiokvoffload.cli.recovery_bench")
+    trace_file = Deferred("aiokvoffload.cli.trace")
+    measure = Deferred("aiokvoffload.cli.copy_bench.measure")
+    report = Deferred("aiokvoffload.cli.copy_bench.report")
 
 bench = typer.Typer(name="bench", help="Measure parts of the library on this machine.", no_args_is_help=True)
 bench.command(name="serve")(bench_serve_command)
@@ -67,6 +84,9 @@ def bench_copy_command(
     engines: Annotated[str, typer.Option(help=f"Which: {', '.join(ENGINES)}.")] = "auto",
     compute: Annotated[bool, typer.Option("--compute", help="Run a GEMM and a GEMV beside the copies.")] = False,
     programs: Annotated[int, typer.Option(min=1, help="Of the gathering kernel.")] = _COPY.programs,
+    turn_bytes: Annotated[
+        int, typer.Option(parser=size, metavar="SIZE", help="After which others' copies come.", show_default="16MiB")
+    ] = _COPY.turn_bytes,
     trace: Annotated[Path, typer.Option(help="What ages a pool.", show_default="a sample")] = SAMPLE_TRACE,
     device: Device = "auto",
     repeat: Annotated[int, typer.Option(min=1, help="Measurements, of which medians are taken.")] = _COPY.repeat,
@@ -93,12 +113,13 @@ def bench_copy_command(
             repeat=repeat,
             compute=compute,
             programs=programs,
+            turn_bytes=turn_bytes,
         )
-        figures: list[CopyFigures] = []
-        run(measure_copies(copy_options, figures.append))
-        show(copy_table(figures), copy_json(figures), json_file)
+        figures: list[measure.CopyFigures] = []
+        run(measure.measure(copy_options, figures.append))
+        show(report.copy_table(figures), report.copy_json(figures), json_file)
         if plot is not None:
-            plot_copies(figures, plot)
+            report.plot_copies(figures, plot)
 
 
 @bench.command(name="loop")
@@ -115,8 +136,10 @@ def bench_loop_command(
     """Say how long the event loop is blocked while many requests move long chains at once."""
     with clear_errors():
         check_writable(json_file)
-        result = run(loop_benchmark(requests=requests, keys_per_request=keys, cpu_chunks=cpu_chunks, device=device))
-        show(loop_table(result), result.to_json(), json_file)
+        result = run(
+            loop_bench.loop_benchmark(requests=requests, keys_per_request=keys, cpu_chunks=cpu_chunks, device=device)
+        )
+        show(loop_bench.loop_table(result), result.to_json(), json_file)
 
 
 @bench.command(name="arena")
@@ -139,11 +162,11 @@ def bench_arena_command(
     """Say how soon a service is usable and all its memory pinned, against torch's pinned allocator in the same run."""
     with clear_errors():
         check_writable(json_file)
-        benchmark = arena_benchmark(
+        benchmark = arena_bench.arena_benchmark(
             size_bytes=size_bytes, chunk_bytes=chunk_bytes, piece_bytes=piece_bytes, memory=memory, device=device
         )
         result = run(benchmark)
-        show(arena_table(result), result.to_json(), json_file)
+        show(arena_bench.arena_table(result), result.to_json(), json_file)
 
 
 @bench.command(name="poller")
@@ -163,7 +186,7 @@ def bench_poller_command(
     """Say how soon a coroutine goes on after its transfer, and what the waiting costs the loop's core."""
     with clear_errors():
         check_writable(json_file)
-        measured = poller_benchmark(
+        measured = poller_bench.poller_benchmark(
             transfer_bytes=sizes(transfer_bytes), seconds=seconds, device=device, fragments=fragments
         )
         result = run(measured, loop=loop)
@@ -185,10 +208,10 @@ def bench_manager_command(
     """Say what the manager alone costs a block, and what its policy keeps."""
     with clear_errors():
         check_writable(json_file)
-        requests = read_trace(trace)
+        requests = trace_file.read_trace(trace)
         runs = [(name, chunks) for name in policy or ["lru"] for chunks in cpu_chunks or [5_000]]
-        figures = [manager_benchmark(requests, policy=name, cpu_chunks=chunks) for name, chunks in runs]
-        show(manager_table(figures), manager_json(figures), json_file)
+        figures = [manager_bench.manager_benchmark(requests, policy=name, cpu_chunks=chunks) for name, chunks in runs]
+        show(manager_bench.manager_table(figures), manager_bench.manager_json(figures), json_file)
 
 
 @bench.command(name="disk")
@@ -208,7 +231,7 @@ def bench_disk_command(
     """Store and load chunks on disk, against fio's random direct I/O in the same run where fio is installed."""
     with clear_errors():
         check_writable(json_file)
-        measured = disk_benchmark(
+        measured = disk_bench.disk_benchmark(
             directory=directory,
             chunk_bytes=sizes(chunk_bytes),
             threads=threads,
@@ -216,7 +239,7 @@ def bench_disk_command(
             repeat=repeat,
         )
         result = run(measured)
-        show(disk_table(result), result.to_json(), json_file)
+        show(disk_bench.disk_table(result), result.to_json(), json_file)
 
 
 @bench.command(name="recovery")
@@ -229,8 +252,8 @@ def bench_recovery_command(
     """Say how soon a disk tier serves after a restart, and knows all it has."""
     with clear_errors():
         check_writable(json_file)
-        result = run(recovery_benchmark(directory=directory, rows=rows))
-        show(recovery_table(result), result.to_json(), json_file)
+        result = run(recovery_bench.recovery_benchmark(directory=directory, rows=rows))
+        show(recovery_bench.recovery_table(result), result.to_json(), json_file)
 
 
 @bench.command(name="policy")
@@ -239,7 +262,7 @@ def bench_policy_command(
         list[str] | None,
         typer.Argument(
             metavar="TRACE...",
-            help=f"Mooncake-format traces (JSON lines), or generated ones: {', '.join(WORKLOADS)}.",
+            help=f"Mooncake-format traces (JSON lines), or generated ones: {', '.join(KINDS)}.",
             show_default="all that are generated",
         ),
     ] = None,
@@ -258,14 +281,14 @@ def bench_policy_command(
             check_writable(plot, option="--plot")
             import_matplotlib()
         names, sizes = _split(policies), [_count(size) for size in _split(capacities)]
-        chosen = traces or list(WORKLOADS)
+        chosen = traces or list(KINDS)
         with progress(len(chosen) * len(names) * len(sizes), what="runs", quiet=json_file == STDOUT) as advance:
-            figures = policy_benchmark(
+            figures = policy_bench.policy_benchmark(
                 chosen, policies=names, capacities=sizes, seeds=seeds, blocks=blocks, on_run=advance
             )
         if plot is not None:
-            plot_policies(figures, plot)
-        show(policy_table(figures), policy_json(figures), json_file)
+            policy_plot.plot_policies(figures, plot)
+        show(policy_bench.policy_table(figures), policy_bench.policy_json(figures), json_file)
 
 
 @bench.command(name="events")
@@ -281,15 +304,15 @@ def bench_events_command(
     """Say what publishing costs, what subscribers get, and what one that stalls costs the others."""
     with clear_errors():
         check_writable(json_file)
-        asked = EventsOptions(
+        asked = events_bench.EventsOptions(
             keys_per_s=keys_per_s,
             keys_per_record=keys_per_record,
             subscribers=subscribers,
             seconds=seconds,
             repeat=repeat,
         )
-        result = run(events_benchmark(asked))
-        show(events_tables(result), result.to_json(), json_file)
+        result = run(events_bench.events_benchmark(asked))
+        show(events_bench.events_tables(result), result.to_json(), json_file)
 
 
 def _split(text: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Entry point of the `aiokvoffload` command: says its version, and what to install where the `cli` extra is missing.
 
-What takes seconds to import is imported when something is to be done, and Ctrl-C is one line by then.
+What takes seconds to import is imported when a command has something to do, and Ctrl-C is one line by then.
 """
 
 import importlib
@@ -10,7 +10,7 @@ import sys
 import aiokvoffload
 from aiokvoffload.cli.interrupt import leave_at_once, take_over
 
-_EXTRA = {"msgspec", "prometheus_client", "rich", "typer", "xxhash", "zmq"}
+_EXTRA = {"rich", "typer"}
 
 
 def main() -> int:
@@ -28,14 +28,13 @@ def _run(arguments: list[str]) -> int:
         print(f"aiokvoffload {aiokvoffload.__version__}")
         return 0
     try:
-        command, shell = map(importlib.import_module, ("aiokvoffload.cli.app", "aiokvoffload.cli.shell"))
+        command = importlib.import_module("aiokvoffload.cli.app")
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRA:
             raise
         print(f"aiokvoffload: {missing} is missing: pip install 'aiokvoffload[cli]'", file=sys.stderr)
         return 2
-    shell.own_process()
     command.app(prog_name="aiokvoffload")
     return 0
 

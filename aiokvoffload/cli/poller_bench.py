@@ -11,7 +11,7 @@ from statistics import median
 
 from aiokvoffload.base import Stream
 from aiokvoffload.cli.device_clock import DatedMark, DeviceClock, date_mark
-from aiokvoffload.cli.poller_figures import LagFigures, LoadedFigures, PollerBenchmark, ShareFigures
+from aiokvoffload.cli.poller_figures import TRANSFER_BYTES, LagFigures, LoadedFigures, PollerBenchmark, ShareFigures
 from aiokvoffload.cli.poller_stage import BusyThreads, PollerStage, Sample, Traffic
 from aiokvoffload.cli.probe import Percentiles, Reservoir
 from aiokvoffload.copy.direction import Direction
@@ -20,7 +20,6 @@ from aiokvoffload.errors import ArgumentError
 from aiokvoffload.poller import PollerStatistics
 from aiokvoffload.poller.alarm import open_alarm
 
-TRANSFER_BYTES = (64 << 10, 2 << 20, 16 << 20, 128 << 20)
 STREAM_BYTES = 2 << 20
 LONG_BYTES = 128 << 20
 PAUSE_S = 0.001

@@ -7,6 +7,9 @@ from rich.table import Table
 
 from aiokvoffload.cli.probe import Percentiles
 
+TRANSFER_BYTES = (64 << 10, 2 << 20, 16 << 20, 128 << 20)
+"""Of the transfers whose lag is measured, unless others are asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class LagFigures:

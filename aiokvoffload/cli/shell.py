@@ -1,6 +1,7 @@
 """What every command does at a terminal: runs its coroutine, says errors in a line, shows figures. Knows no command."""
 
 import asyncio
+import atexit
 import contextlib
 import enum
 import gc
@@ -12,7 +13,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import torch
 import typer
 from rich.console import Console, Group
 from rich.measure import Measurement
@@ -66,14 +66,6 @@ def _only_offload_errors(error: Exception) -> str | None:
     return str(first)
 
 
-def own_process() -> None:
-    """Set what only a program may decide for its whole process, as a server would, so that its loop stays free."""
-    # On the host device torch's work comes from streams, threads already: a pool of more would only starve the loop.
-    torch.set_num_threads(1)
-    # What is loaded by now stays: a full collection would walk all of torch on the loop, a tenth of a second each time.
-    gc.freeze()
-
-
 class Loop(enum.Enum):
     """Event loops to choose from."""
 
@@ -87,6 +79,7 @@ def run(main: Coroutine[Any, Any, T], *, loop: Loop = Loop.UVLOOP) -> T:
     Raises:
         KeyboardInterrupt: Ctrl-C cancelled it, and it has ended.
     """
+    _own_process()
     on_uvloop = loop is Loop.UVLOOP and importlib.util.find_spec("uvloop") is not None
     loop_factory = importlib.import_module("uvloop").new_event_loop if on_uvloop else None
     with asyncio.Runner(loop_factory=loop_factory) as runner:
@@ -94,6 +87,16 @@ def run(main: Coroutine[Any, Any, T], *, loop: Loop = Loop.UVLOOP) -> T:
             return runner.run(cancelled_by_ctrl_c(main))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
+
+
+def _own_process() -> None:
+    """Set what only a program may decide for its whole process, as a server would, so that its loop stays free."""
+    # On the host device torch's work comes from streams, threads already: a pool of more would only starve the loop.
+    if (torch := sys.modules.get("torch")) is not None:  # `top` and `events` do without
+        torch.set_num_threads(1)
+    # What is loaded by now stays: a full collection would walk all of torch on the loop, a tenth of a second each time.
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # Triton complains at exit of what was never collected
 
 
 async def cancelled_by_ctrl_c(main: Coroutine[Any, Any, T]) -> T:

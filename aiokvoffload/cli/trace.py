@@ -13,9 +13,6 @@ from pathlib import Path
 from aiokvoffload.base import OffloadKey, make_offload_key
 from aiokvoffload.errors import ArgumentError
 
-SAMPLE_TRACE = Path(__file__).parent / "traces" / "conversation_sample.jsonl"
-"""The small trace that comes with the package; the README beside it says how it was cut."""
-
 _MAX_HASH_ID = 2**63 - 1
 
 

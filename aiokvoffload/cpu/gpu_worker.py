@@ -27,6 +27,7 @@ from aiokvoffload.copy.choice import EngineMaker
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engine import CopyEngine
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
+from aiokvoffload.cpu.drain import drain
 from aiokvoffload.cpu.jobs import Job, Released
 from aiokvoffload.cpu.ledger import JobLedger
 from aiokvoffload.cpu.machinery import EXPEDITED_LOADS, LOADS, PROTECTED_STORES, STORES, Machinery
@@ -288,7 +289,7 @@ class CPUOffloadingWorker(OffloadingWorker):
 
     async def _aclose(self) -> None:
         try:
-            in_time = await self._drain()
+            in_time = await drain(self._ledger, self._clock, timeout_s=self._close_timeout_s)
         except asyncio.CancelledError:
             # Whoever ends a loop cancels all its tasks, and the copies go on all the same: a thread takes over.
             self._poller.stop()
@@ -298,27 +299,6 @@ class CPUOffloadingWorker(OffloadingWorker):
         if not in_time:
             raise self._ledger.abandon(self._close_timeout_s)
         await asyncio.to_thread(self._machinery.free)
-
-    async def _drain(self) -> bool:
-        """Wait until every job has ended, up to the time-out; returns whether they have."""
-        deadline_s = self._clock.now_s() + self._close_timeout_s
-        drained = asyncio.create_task(self._all_ended())
-        deadline = asyncio.create_task(self._clock.sleep_until(deadline_s))
-        try:
-            await asyncio.wait((drained, deadline), return_when=asyncio.FIRST_COMPLETED)
-            if drained.cancelled() or deadline.cancelled():
-                raise asyncio.CancelledError
-            return not self._ledger.unsettled
-        finally:
-            drained.cancel()
-            deadline.cancel()
-            await asyncio.wait((drained, deadline))
-
-    async def _all_ended(self) -> None:
-        while jobs := self._ledger.unsettled:
-            for job in jobs:
-                await job.transfer
-                await job.transfer.released
 
     def close(self) -> None:
         """What `aclose` does, from a plain thread, for a stepped worker or one without a living loop.

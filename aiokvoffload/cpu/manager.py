@@ -103,6 +103,10 @@ class CPUOffloadingManager(OffloadingManager):
             uses.looked_up(keys, slots, self._cache.removals)
         return len(slots)
 
+    def absent(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> Sequence[OffloadKey]:
+        """The distinct keys that have no slot."""
+        return self._cache.absent(as_sequence(keys))
+
     def lookup_groups(self, keys_by_group: Sequence[Sequence[OffloadKey]], ctx: ReqContext) -> int:
         """The longest common position (see `cache.prefix`); `keys_by_group` has the keys from the sequence's start."""
         return self._cache.longest_common_position(keys_by_group)

@@ -32,7 +32,7 @@ class _MemcpyAttributes(ctypes.Structure):
 
 
 class CudaDriver:
-    """libcuda, for one device. Its calls release the GIL and may be made from any thread.
+    """libcuda, for one device. Its calls release the GIL, but for what makes the device current; from any thread.
 
     Args:
         ordinal: the device's index, as torch counts.
@@ -50,7 +50,10 @@ class CudaDriver:
         self._declare("cuMemHostRegister_v2", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
         self._declare("cuMemHostUnregister", ctypes.c_void_p)
         self._declare("cuMemcpyAsync", ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
-        self._declare("cuCtxPushCurrent_v2", ctypes.c_void_p)
+        # Of these the GIL is kept: to get it back beside a busy thread takes 5 ms, and they take one microsecond.
+        context = ctypes.PyDLL("libcuda.so.1")
+        self._push, self._pop = context.cuCtxPushCurrent_v2, context.cuCtxPopCurrent_v2
+        self._push.argtypes = self._pop.argtypes = (ctypes.c_void_p,)
         self._batch, self._batch_has_fail_index = self._find_batch()
         device, self._context = ctypes.c_int(), ctypes.c_void_p()
         self._call("cuInit", 0)
@@ -147,11 +150,11 @@ class CudaDriver:
     @contextmanager
     def current(self) -> Iterator[None]:
         """Push and pop, so that a thread's own current device stays what it was."""
-        self._call("cuCtxPushCurrent_v2", self._context)
+        self._check("cuCtxPushCurrent", self._push(self._context))
         try:
             yield
         finally:
-            self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+            self._check("cuCtxPopCurrent", self._pop(ctypes.byref(ctypes.c_void_p())))
 
     def _call(self, name: str, *arguments: Any) -> None:
         self._check(name, getattr(self._lib, name)(*arguments))

@@ -78,13 +78,13 @@ class QuickDriver(CudaDriver):
         self._get_current(ctypes.addressof(current))
         if current.value == self._context.value:
             return False
-        self._call("cuCtxPushCurrent_v2", self._context)
+        self._check("cuCtxPushCurrent", self._push(self._context))
         # A thread that had none keeps it: there is nothing to go back to.
         return current.value is not None
 
     def leave(self) -> None:
         """Undo an `enter` that said so."""
-        self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        self._check("cuCtxPopCurrent", self._pop(ctypes.byref(ctypes.c_void_p())))
 
     def create_event(self) -> int:
         """An event without a time; events with one cost more to record."""

@@ -8,13 +8,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import Self
 
+from aiokvoffload.config import METRICS_PORT
 from aiokvoffload.errors import ArgumentError, ClosedError
 from aiokvoffload.metrics.catalogue import FIGURES
 from aiokvoffload.metrics.collector import MetricsCollector
 from aiokvoffload.metrics.families import CONTENT_TYPE, family_of, text_of
 from aiokvoffload.service.service import OffloadingService
 
-DEFAULT_PORT = 9464
+DEFAULT_PORT = METRICS_PORT
 PATH = "/metrics"
 _MAX_PORT = 65_535
 _MAX_CONNECTIONS = 16

@@ -9,7 +9,6 @@ from aiokvoffload import tracing
 from aiokvoffload.base import (
     Event,
     Ids,
-    LookupResult,
     OffloadingWorker,
     OffloadKey,
     PrepareStoreOutput,
@@ -96,15 +95,17 @@ class StoreFlow(TransferFlow[StoreResult]):
     def _settle_others(self, run: Sequence[OffloadKey], stored_here: frozenset[OffloadKey]) -> None:
         """Keys of the run that were not reserved: stored by someone else now, resident, or not kept."""
         joined: dict[RunningStore, list[OffloadKey]] = {}
+        others: list[OffloadKey] = []
         for key in run:
             if key in stored_here:
                 continue
             if (running := self._backend.running_stores.get(key)) is not None:
                 joined.setdefault(running, []).append(key)
-            elif self._backend.manager.lookup(key, self._ctx) is LookupResult.HIT:
-                self._present += 1
             else:
-                self._refused.append(key)
+                others.append(key)
+        refused = self._backend.manager.absent(others, self._ctx)
+        self._refused += refused
+        self._present += len(others) - len(refused)
         for running, keys in joined.items():
             self._running += 1  # the result waits for them; our GPU blocks do not
             running.on_end(partial(self._joined_ended, keys))

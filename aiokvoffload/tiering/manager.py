@@ -89,6 +89,10 @@ class TieringOffloadingManager(OffloadingManager):
         count = self.primary.lookup_prefix(keys, ctx)
         return count if count == len(keys) else len(self._presence.find_leading(keys))
 
+    def absent(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> Sequence[OffloadKey]:
+        """The distinct keys that are in no tier in service."""
+        return [key for key in self.primary.absent(keys, ctx) if not self._presence.is_below(key)]
+
     def lookup_groups(self, keys_by_group: Sequence[Sequence[OffloadKey]], ctx: ReqContext) -> int:
         """The longest common position over all tiers in service."""
         self.primary.lookup_groups(keys_by_group, ctx)  # refuses what is wrong with the keys

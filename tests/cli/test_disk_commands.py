@@ -80,20 +80,19 @@ def test_inspect_verifies_every_chunk_and_changes_none(filled: tuple[Path, Path]
     assert data.read_bytes() == bytes(before)
 
 
-def test_inspect_writes_nothing_into_directories_that_cannot_be_written(
-    filled: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of a superuser can, whatever their mode says: so what is there must be the same before and after."""
-    monkeypatch.setattr("os.access", lambda _, mode: mode != os.W_OK)
+@pytest.mark.parametrize("mode", [0o500, 0o700])
+def test_inspect_leaves_directories_as_they_are(filled: tuple[Path, Path], mode: int) -> None:
+    """Those of a superuser can be written, whatever their mode says."""
     for directory in filled:
-        directory.chmod(0o500)
+        directory.chmod(mode)
     before = contents_of(filled)
     for more in ((), ("--verify",)):
         assert invoke("inspect", *filled, *more)[0] == 0
         assert contents_of(filled) == before
 
 
-def test_inspect_reads_the_log_that_a_crash_has_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_log_index", [True, False])
+def test_inspect_reads_the_log_that_a_crash_has_left_and_leaves_it(tmp_path: Path, *, has_log_index: bool) -> None:
     """I5: what was committed is there, in whatever file."""
 
     class Crash(DiskCalls):
@@ -106,11 +105,16 @@ def test_inspect_reads_the_log_that_a_crash_has_left(tmp_path: Path) -> None:
             await rig.store(*range(10))
 
     asyncio.run(crash())
+    crashed = tmp_path / "crashed"
+    if not has_log_index:
+        (crashed / "index.sqlite3-shm").unlink()
     for chunks in (10, 0):
-        status, output = invoke("inspect", tmp_path / "crashed", "--verify", "--json", "-")
+        before = contents_of([crashed])
+        status, output = invoke("inspect", crashed, "--verify", "--json", "-")
         found = json.loads(output)
         assert (status, found["chunks"], found["verification"]["right"]) == (0, chunks, chunks)
-        (tmp_path / "crashed" / "index.sqlite3-wal").write_bytes(b"")  # without it there is nothing
+        assert contents_of([crashed]) == before
+        (crashed / "index.sqlite3-wal").write_bytes(b"")  # without it there is nothing
 
 
 def test_inspect_names_what_is_wrong_with_its_directories(filled: tuple[Path, Path], tmp_path: Path) -> None:
@@ -127,7 +131,7 @@ def test_a_disk_that_is_full_or_failing_is_no_reason_to_remove_an_index(
     filled: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
     """An index whose log wants memory that the disk has no room for is all right."""
-    monkeypatch.setattr("aiokvoffload.tiering.disk.inspection.connect", lambda *_, **__: FailingConnection())
+    monkeypatch.setattr("aiokvoffload.tiering.disk.reading.connect", lambda *_, **__: FailingConnection())
     status, output = invoke("inspect", *filled, *more)
     assert (status, "make room on its disk" in output, "remove it" in output) == (2, True, False)
 
@@ -191,12 +195,18 @@ def test_a_truncated_index_is_one_clear_line(filled: tuple[Path, Path], size_byt
 def test_a_tier_in_use_can_be_inspected_and_not_verified(tmp_path: Path) -> None:
     async def inspect() -> list[tuple[int, str]]:
         async with disk_rig(tmp_path) as rig:
+            empty = await asyncio.to_thread(invoke, "inspect", tmp_path, "--json", "-")
             await rig.store(1, 2)
-            return [await asyncio.to_thread(invoke, "inspect", tmp_path, *more) for more in ((), ("--verify",))]
+            before = set(os.listdir(tmp_path))
+            ways = (("--json", "-"), ("--verify",))
+            seen = [await asyncio.to_thread(invoke, "inspect", tmp_path, *more) for more in ways]
+            assert set(os.listdir(tmp_path)) == before
+            return [empty, *seen]
 
-    (seen, _), (refused, why) = asyncio.run(inspect())
-    assert (seen, refused) == (0, 2)
-    assert "in use by process" in why
+    empty, seen, (refused, why) = asyncio.run(inspect())
+    assert [(status, json.loads(output)["chunks"]) for status, output in (empty, seen)] == [(0, 0), (0, 2)]
+    assert (refused, "in use by process" in why) == (2, True)
+    assert {path.name for path in tmp_path.iterdir()} == {"chunks-0.data", "index.sqlite3", "lock"}
 
 
 @pytest.mark.parametrize("has_fio", [True, False])

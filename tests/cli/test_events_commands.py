@@ -18,7 +18,8 @@ from aiokvoffload.cli.events_bench import EventsBenchmark, EventsOptions, FanOut
 from aiokvoffload.cli.events_tail import Line, TailOptions, as_json, as_text, tail
 from aiokvoffload.cli.replay import ReplayOptions, replay
 from aiokvoffload.cli.replay_disk import ReplayDisk
-from aiokvoffload.cli.trace import SAMPLE_TRACE, read_trace
+from aiokvoffload.cli.trace import read_trace
+from aiokvoffload.cli.traces import SAMPLE_TRACE
 from aiokvoffload.events import EventBus, EventRecord, GapRecord, ResidentKeys, Snapshot, Subscription, TierSnapshot
 from aiokvoffload.events.client import EventClient
 from aiokvoffload.events.publisher import EventPublisher, PublisherConfig

@@ -46,6 +46,31 @@ def test_the_version_is_shown_without_importing_torch() -> None:
     assert not re.search(r"\btorch\b", result.stderr)
 
 
+def test_the_help_of_every_command_and_a_usage_error_import_neither_torch_nor_numpy() -> None:
+    every_command = """
+import contextlib, sys
+import typer
+from aiokvoffload.cli.app import app
+
+def ask(group, path):
+    for name, command in group.commands.items():
+        for argument in ("--help", "--no-such-option"):
+            with contextlib.suppress(SystemExit):
+                app([*path, name, argument], prog_name="aiokvoffload")
+        if hasattr(command, "commands"):
+            ask(command, [*path, name])
+
+with contextlib.suppress(SystemExit):
+    app(["--help"], prog_name="aiokvoffload")
+ask(typer.main.get_command(app), [])
+sys.exit("torch" in sys.modules or "numpy" in sys.modules)
+"""
+    result = python("-c", every_command)
+    assert result.returncode == 0, result.stderr
+    assert "bench events [OPTIONS]" in result.stdout
+    assert result.stderr.count("No such option: --no-such-option") == result.stdout.count("Usage: aiokvoffload") - 1
+
+
 def test_the_version_is_an_option_among_others(runner: CliRunner) -> None:
     assert runner.invoke(app, ["--version", "replay"]).output == f"aiokvoffload {aiokvoffload.__version__}\n"
 
@@ -157,7 +182,7 @@ class Finder:
         if name == "torch":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder())
-sys.argv[1:] = ["bench"]
+sys.argv[1:] = ["bench", "loop"]
 main()
 """
     result = python("-c", interrupted_import)

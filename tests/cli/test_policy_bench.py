@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from aiokvoffload.cli.app import app
 from aiokvoffload.cli.policy_bench import metadata_bytes_per_key, policy_benchmark
-from aiokvoffload.cli.trace import SAMPLE_TRACE
+from aiokvoffload.cli.traces import SAMPLE_TRACE
 from aiokvoffload.errors import ArgumentError, ConfigError
 from aiokvoffload.registry import BUILTIN
 

@@ -9,7 +9,8 @@ import pytest
 
 from aiokvoffload.cli.replay import ReplayOptions, choose_sizes, replay
 from aiokvoffload.cli.scrape import NoAnswerError, endpoint, scrape
-from aiokvoffload.cli.trace import SAMPLE_TRACE, TraceRequest, read_trace
+from aiokvoffload.cli.trace import TraceRequest, read_trace
+from aiokvoffload.cli.traces import SAMPLE_TRACE
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.plan import CopyPlan, plan_copies
 from aiokvoffload.copy.selection import Selection

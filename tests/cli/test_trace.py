@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from aiokvoffload.base import get_offload_block_hash, get_offload_group_idx
-from aiokvoffload.cli.trace import SAMPLE_TRACE, TraceRequest, read_trace
+from aiokvoffload.cli.trace import TraceRequest, read_trace
+from aiokvoffload.cli.traces import SAMPLE_TRACE
 from aiokvoffload.errors import ArgumentError
 
 

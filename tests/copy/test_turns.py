@@ -117,7 +117,7 @@ def test_turns_of_no_size_are_refused_and_none_at_all_is_a_choice() -> None:
 def test_a_small_copy_of_somebody_else_comes_in_between_on_cuda() -> None:
     """A gigabyte on its way to the host takes 20 ms, and a model's next token must not wait for it."""
     device = open_device("cuda")
-    rows = Rows(device, num_rows=512, row_bytes=2 << 20, turn_bytes=32 << 20, engine="batched")
+    rows = Rows(device, num_rows=512, row_bytes=2 << 20, turn_bytes=16 << 20, engine="batched")
     token, arrived = torch.arange(64, device="cuda"), torch.zeros(64, dtype=torch.int64).pin_memory()
     other = device.create_stream()
     overtaken = 0

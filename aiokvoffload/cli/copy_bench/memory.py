@@ -58,7 +58,9 @@ class BenchMemory:
                 torch.randint(0, 256, size, dtype=torch.uint8, device=device.torch_device)
                 for _ in range(shape.num_tensors)
             ]
-        config = CopyConfig(programs=options.programs, staging_bytes=options.staging_bytes)
+        config = CopyConfig(
+            programs=options.programs, staging_bytes=options.staging_bytes, turn_bytes=options.turn_bytes
+        )
         self.engine = SwitchedEngine(options.engines, config)
         self.worker = CPUOffloadingWorker(
             CanonicalKVCaches(

@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 from pathlib import Path
 
-from aiokvoffload.cli.trace import SAMPLE_TRACE
+from aiokvoffload.cli.traces import SAMPLE_TRACE
 from aiokvoffload.errors import ArgumentError
 
 ENGINES = ("auto", "staged", "batched", "direct", "torch", "one-call")
@@ -95,6 +95,7 @@ class CopyOptions:
         compute: whether to measure what copying does to a GEMM and a GEMV.
         programs: of the gathering kernel, at most.
         staging_bytes: most GPU memory for rings.
+        turn_bytes: copied before others' copies may come in between; 0 never lets them.
 
     Raises:
         ArgumentError: a number is below 1, a name is unknown, or no fragment fits any slot.
@@ -114,6 +115,7 @@ class CopyOptions:
     compute: bool = False
     programs: int = 132
     staging_bytes: int = 128 << 20
+    turn_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
         if min(self.job_bytes, self.jobs, self.pool_bytes, self.repeat, *self.fragment_bytes, *self.slot_bytes) < 1:

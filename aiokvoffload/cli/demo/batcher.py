@@ -64,11 +64,11 @@ class Batcher:
 
     async def prefill(self, lease: Lease, tokens: list[int], *, start: int, width: int) -> int:
         """Compute a piece of a prompt, padded to `width`; returns the token that follows."""
-        return await self._queue(self._prefills, lease, Row(0, start, lease.block_ids), tokens=tokens, width=width)
+        return await self._queue(self._prefills, lease, Row(0, start, lease.table), tokens=tokens, width=width)
 
     async def decode(self, lease: Lease, token: int, position: int) -> int:
         """Compute `token`; returns the one that follows."""
-        return await self._queue(self._decodes, lease, Row(token, position, lease.block_ids))
+        return await self._queue(self._decodes, lease, Row(token, position, lease.table))
 
     async def _queue(
         self, queue: deque[_Wanted], lease: Lease, row: Row, *, tokens: list[int] | None = None, width: int = 1

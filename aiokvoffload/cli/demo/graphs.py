@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import torch
 
+from aiokvoffload.cli.demo.mapped import MappedNumbers, map_numbers
+
 MAX_BLOCKS = 1 << 14
 """Of a table that is padded: beyond it the padding costs more than the launches."""
 ROW_FACTOR = 4
@@ -36,8 +38,8 @@ def graph_size(rows: int, blocks: int) -> Size | None:
 
 class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
-    inputs: torch.Tensor
-    chosen: torch.Tensor
+    inputs: MappedNumbers
+    chosen: MappedNumbers
 
 
 class DecodeGraphs:
@@ -54,26 +56,30 @@ class DecodeGraphs:
         self._pool = torch.cuda.graph_pool_handle()  # one for all: no two of them run at once
 
     def run(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What `compute` would return; valid until the next call.
+        """What `compute` would return, on the host; known when the current stream has ended, until the next call.
 
         Args:
-            inputs: in pinned memory, which is not written to again.
+            inputs: on the host; the stream must have ended the call before.
         """
         if (captured := self._captured.get(inputs.shape)) is None:
             captured = self._captured[inputs.shape] = self._capture(inputs)
-        captured.inputs.copy_(inputs, non_blocking=True)
+        captured.inputs.host.copy_(inputs)
         captured.graph.replay()
-        return captured.chosen
+        return captured.chosen.host
 
-    def _capture(self, inputs: torch.Tensor) -> _Captured:
-        static = inputs.cuda()
-        self._compute(static)  # what libraries set up on first use cannot be captured
+    def _capture(self, example: torch.Tensor) -> _Captured:
+        inputs, chosen = map_numbers(example.shape), map_numbers((len(example),))
+        inputs.host.copy_(example)
+        self._step(inputs, chosen)  # what libraries set up on first use cannot be captured
         graph = torch.cuda.CUDAGraph()
         # On a stream of its own, since others make the model's wait for their copies; and only this thread is bound by
         # what a capture forbids, since others go on copying.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            chosen = self._compute(static)
-        return _Captured(graph, static, chosen)
+            self._step(inputs, chosen)
+        return _Captured(graph, inputs, chosen)
+
+    def _step(self, inputs: MappedNumbers, chosen: MappedNumbers) -> None:
+        chosen.gpu.copy_(self._compute(inputs.gpu.long()))
 
     def __repr__(self) -> str:
         return f"<DecodeGraphs {len(self._captured)} captured>"

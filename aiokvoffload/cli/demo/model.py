@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import transformers
 from torch.nn.attention.bias import causal_lower_right
@@ -20,6 +21,7 @@ from aiokvoffload.cli.demo.split_attention import can_split, split_attention
 from aiokvoffload.errors import ArgumentError
 
 _ATTENTION = "aiokvoffload_pages"
+BlockIds = Sequence[int] | npt.NDArray[np.int32]
 _FIELDS = 4
 """Of a decode step's row, before its blocks."""
 
@@ -30,12 +32,12 @@ class Row(NamedTuple):
     Attributes:
         token: the last one, whose key and value are not in the pages yet.
         position: of that token.
-        block_ids: of the sequence.
+        block_ids: of the sequence; best as an array, which is copied faster than a list.
     """
 
     token: int
     position: int
-    block_ids: Sequence[int]
+    block_ids: BlockIds
 
 
 class PagedModel:
@@ -79,32 +81,30 @@ class PagedModel:
         head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._graphs = DecodeGraphs(self._decode_all) if decode_graphs else None
         # The block behind the last is nobody's: padding reads it. Zeros, because a NaN would survive its weight of 0.
-        shape = (num_blocks + 1, 2, block_tokens, config.num_key_value_heads, head_size)
+        # All layers of a block beside each other: it moves in one piece, and no kernel gathers it from under the model.
+        layers, heads = config.num_hidden_layers, config.num_key_value_heads
+        shape = (num_blocks + 1, layers, 2, block_tokens, heads, head_size)
         try:
-            self._pages = [
-                torch.zeros(shape, dtype=model.dtype, device=self._device) for _ in range(config.num_hidden_layers)
-            ]
+            self._blocks = torch.zeros(shape, dtype=model.dtype, device=self._device)
         except RuntimeError as error:  # torch has no other for CPU memory
             raise ArgumentError(
                 f"{num_blocks} blocks of {block_tokens} tokens do not fit {self._device.type} memory: {error}"
             ) from error
+        self._pages = self._blocks.unbind(1)  # a view for each layer
 
     @property
     def kv_caches(self) -> CanonicalKVCaches:
-        """The pages as the library wants to see them: one tensor for each layer, all in one group."""
-        page_bytes = self._pages[0][0].nbytes
-        return CanonicalKVCaches(
-            [CanonicalKVCacheTensor(layer[: self.num_blocks], page_bytes) for layer in self._pages],
-            [[CanonicalKVCacheRef(index, page_bytes) for index in range(len(self._pages))]],
-        )
+        """The blocks as the library wants to see them: one tensor, whose rows hold a block's layers, in one group."""
+        tensor = CanonicalKVCacheTensor(self._blocks[: self.num_blocks], self.block_bytes)
+        return CanonicalKVCaches([tensor], [[CanonicalKVCacheRef(0, self.block_bytes)]])
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one block in all layers."""
-        return len(self._pages) * self._pages[0][0].nbytes
+        return self._blocks[0].nbytes
 
     @torch.inference_mode()
-    def prefill(self, tokens: Sequence[int], block_ids: Sequence[int], *, start: int, width: int) -> int:
+    def prefill(self, tokens: Sequence[int], block_ids: BlockIds, *, start: int, width: int) -> int:
         """Compute a piece of a prompt; returns the token that follows it.
 
         The step computes exactly `width` rows over `start + width` positions, whatever is real of them: what comes out
@@ -119,9 +119,9 @@ class PagedModel:
         positions = torch.arange(start, start + width)
         real = len(tokens)
         padded = [*tokens, *[0] * (width - real)]
-        num_read = -(-(start + width) // self.block_tokens)
-        read = [*block_ids[:num_read], *[self.num_blocks] * (num_read - len(block_ids))]
-        ids = torch.tensor(read)
+        read = np.full(-(-(start + width) // self.block_tokens), self.num_blocks)
+        read[: len(block_ids)] = block_ids[: len(read)]
+        ids = torch.from_numpy(read)
         step = _Prefill(
             self._pages,
             write_ids=self._to_device(ids[positions[:real] // self.block_tokens]),
@@ -139,7 +139,7 @@ class PagedModel:
         longest = max(row.position for row in rows) // self.block_tokens + 1
         size = None if self._graphs is None else graph_size(len(rows), longest)
         if self._graphs is not None and size is not None:
-            chosen = self._graphs.run(self._pinned(self._decode_inputs(rows, size)))
+            chosen = self._graphs.run(self._decode_inputs(rows, size))
         else:
             inputs = self._decode_inputs(rows, Size(self.decode_rows or len(rows), longest))
             chosen = self._decode(self._to_device(inputs), [row.position + 1 for row in rows])
@@ -159,16 +159,19 @@ class PagedModel:
         blocks = range(first_tokens // self.block_tokens, last_tokens // self.block_tokens + 2)
         for size in sorted({size for each in blocks if (size := graph_size(rows, each)) is not None}):
             # Waited for, since the next step may be in another stream.
-            self._read(self._graphs.run(self._pinned(self._decode_inputs([], size))))
+            self._read(self._graphs.run(self._decode_inputs([], size)))
 
     def _decode_inputs(self, rows: Sequence[Row], size: Size) -> torch.Tensor:
         """For each row its token, its position, block and offset to write to, and its blocks, padded."""
-        inputs = np.full((size.rows, _FIELDS + size.blocks), self.num_blocks)
-        inputs[:, [0, 1, 3]] = 0
-        for fields, row in zip(inputs, rows, strict=False):
-            block, offset = divmod(row.position, self.block_tokens)
-            fields[:_FIELDS] = row.token, row.position, row.block_ids[block], offset
-            fields[_FIELDS : _FIELDS + block + 1] = row.block_ids[: block + 1]
+        inputs, real = np.full((size.rows, _FIELDS + size.blocks), self.num_blocks), len(rows)
+        tokens, positions, write_ids, write_offsets = inputs[:, :_FIELDS].T
+        tokens[:], positions[:], write_offsets[:] = 0, 0, 0
+        tokens[:real], positions[:real] = [row.token for row in rows], [row.position for row in rows]
+        blocks, write_offsets[:real] = np.divmod(positions[:real], self.block_tokens)
+        table = inputs[:real, _FIELDS:]
+        for fields, row, block in zip(table, rows, blocks.tolist(), strict=True):
+            fields[: block + 1] = row.block_ids[: block + 1]
+        write_ids[:real] = table[np.arange(real), blocks]
         return torch.from_numpy(inputs)
 
     def _decode_all(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -211,9 +214,10 @@ class PagedModel:
     def _read(self, chosen: torch.Tensor) -> list[int]:
         """Wait for a step's tokens."""
         if self._device.type != "cpu":
-            # On its way to pageable memory the driver waits for the stream inside its lock, and every copy that
-            # another thread would enqueue waits with it.
-            chosen = torch.empty_like(chosen, device="cpu", pin_memory=True).copy_(chosen, non_blocking=True)
+            if chosen.device.type != "cpu":
+                # On its way to pageable memory the driver waits for the stream inside its lock, and every copy that
+                # another thread would enqueue waits with it.
+                chosen = torch.empty_like(chosen, device="cpu", pin_memory=True).copy_(chosen, non_blocking=True)
             torch.accelerator.current_stream(self._device).synchronize()
         tokens: list[int] = chosen.tolist()
         return tokens

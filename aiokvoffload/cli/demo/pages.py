@@ -39,11 +39,13 @@ class Lease:
 
     Attributes:
         block_ids: in sequence order.
+        table: the same, as steps take them.
         num_cached: leading blocks that already hold what their keys say.
     """
 
     def __init__(self, pool: "PagePool", block_ids: list[int], num_cached: int) -> None:
         self.block_ids = block_ids
+        self.table = np.array(block_ids, dtype=np.int32)
         self.num_cached = num_cached
         self._pool = pool
         self._users = 1

@@ -36,6 +36,7 @@ class DemoReport:
         prompt_tokens: of the first of the prompts that `ttft_ms` is measured with.
         tokens_identical: whether every answer was the same, token for token, as without offloading.
         ttft_ms: median milliseconds to the first token, by where the prompt's KV was.
+        ttft_computed_tokens: of the first of the prompts, those that were computed, by the same.
         bytes: bytes moved, by direction; from disk by the second process, all others by the first.
         asked_tokens: tokens of all prompts of the conversations.
         computed_tokens: of them, those that were computed, without and with offloading.
@@ -55,6 +56,7 @@ class DemoReport:
     prompt_tokens: int
     tokens_identical: bool
     ttft_ms: dict[str, float]
+    ttft_computed_tokens: dict[str, int]
     bytes: dict[str, int]
     asked_tokens: int
     computed_tokens: dict[str, int]
@@ -95,12 +97,13 @@ class DemoReport:
     def _bars(self) -> Table:
         table = Table(title=f"Time to first token, prompt of {self.prompt_tokens} tokens", box=None)
         table.add_column("its KV was")
+        table.add_column("computed", justify="right")
         table.add_column("ms", justify="right")
         table.add_column("")
         longest = max(self.ttft_ms.values())
         for source, milliseconds in self.ttft_ms.items():
             bar = "█" * max(1, round(BAR_WIDTH * milliseconds / longest))
-            table.add_row(_WHERE[source], f"{milliseconds:,.0f}", bar)
+            table.add_row(_WHERE[source], f"{self.ttft_computed_tokens[source]:,}", f"{milliseconds:,.0f}", bar)
         return table
 
 

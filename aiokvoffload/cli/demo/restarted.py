@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiokvoffload.cli.demo.engine import Engine
 from aiokvoffload.cli.demo.setup import Answer, Job, Sizes, ask, load_model, open_service, place, storage_of, use_cores
-from aiokvoffload.cli.shell import clear_errors, own_process, run
+from aiokvoffload.cli.shell import clear_errors, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +20,19 @@ class RestartedFigures:
     Attributes:
         answers: tokens of each prompt's answer.
         first_token_s: seconds to the first token of each.
-        disk_tokens: of all prompts together, those that came from disk.
+        computed_tokens: of each prompt, those that did not come from disk.
         disk_loaded_bytes: bytes read from disk.
     """
 
     answers: list[list[int]]
     first_token_s: list[float]
-    disk_tokens: int
+    computed_tokens: list[int]
     disk_loaded_bytes: int
 
 
 async def serve_again(job: Job) -> RestartedFigures:
     """Ask each prompt of `job` with its tokens nowhere but on disk."""
+    use_cores()
     checkpoint = await load_model(job.model, job.device, with_text=False)
     model = await place(checkpoint, job.sizes)
     answers: list[Answer] = []
@@ -46,7 +47,7 @@ async def serve_again(job: Job) -> RestartedFigures:
     return RestartedFigures(
         [answer.tokens for answer in answers],
         [answer.figures.first_token_s for answer in answers],
-        sum(answer.figures.tier_tokens.get("disk", 0) for answer in answers),
+        [answer.figures.prompt_tokens - answer.figures.tier_tokens.get("disk", 0) for answer in answers],
         offload.statistics().tiers[0].tier.loaded_bytes,
     )
 
@@ -55,8 +56,6 @@ def main() -> None:
     """Do the job on standard input."""
     record = json.load(sys.stdin)
     job = Job(**{**record, "sizes": Sizes(**record["sizes"])})
-    own_process()
-    use_cores()
     with clear_errors():
         figures = run(serve_again(job))
     print(json.dumps(asdict(figures)))

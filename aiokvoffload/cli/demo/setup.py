@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -54,9 +55,16 @@ class Sizes:
         return EngineConfig(piece_tokens=self.piece_tokens, max_rows=self.rows)
 
 
+GIL_TURN_S = 0.0002
+
+
 def use_cores() -> None:
-    """Let the model's steps use all cores but one, which is the loop's: threads that wait for a core wait in turns."""
+    """Let the model's steps use all cores but one, which is the loop's: threads that wait for a core wait in turns.
+
+    And the interpreter in short turns: by default a step that wants to go on waits 5 ms for a busy loop to give way.
+    """
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))
+    sys.setswitchinterval(GIL_TURN_S)
 
 
 async def load_model(name: str, device_name: str, *, with_text: bool = True) -> Checkpoint:

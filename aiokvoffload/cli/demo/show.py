@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -152,7 +152,7 @@ class _Demo:
             async with Engine(self.model, self.sizes.engine_config(), device=device) as engine:
                 self.stages.begin("without offloading")
                 conversations = await self._converse(engine)
-                return Run(conversations, {"computed": await self._probe(engine, engine.pages.forget_idle)})
+                return Run(conversations, {"computed": await self._probe(engine)})
         finally:
             device.close()
 
@@ -165,10 +165,7 @@ class _Demo:
             async with Engine(self.model, self.sizes.engine_config(), offload=offload) as engine:
                 self.stages.begin("with offloading")
                 conversations = await self._converse(engine)
-                probes = {
-                    "gpu": await self._probe(engine, lambda: None),
-                    "cpu": await self._probe(engine, engine.pages.forget_idle),
-                }
+                probes = {"gpu": await self._probe_gpu(engine), "cpu": await self._probe(engine)}
         return Run(conversations, probes, offload.statistics(), events)
 
     async def run_restarted(self, directory: Path) -> RestartedFigures:
@@ -192,10 +189,19 @@ class _Demo:
             chat.answer(self.checkpoint.text.decode(answers[-1].tokens))
         return answers
 
-    async def _probe(self, engine: Engine, prepare: Callable[[], None]) -> list[Answer]:
+    async def _probe(self, engine: Engine) -> list[Answer]:
+        """Each prompt with nothing of it in GPU memory."""
         answers = []
         for prompt in self._prompts():
-            prepare()
+            engine.pages.forget_idle()
+            answers.append(await self._ask(engine, prompt, self._probe_tokens))
+        return answers
+
+    async def _probe_gpu(self, engine: Engine) -> list[Answer]:
+        """Each prompt with all of it in GPU memory, where asking it once before has left it."""
+        answers = []
+        for prompt in self._prompts():
+            await self._ask(engine, prompt, self._probe_tokens)
             answers.append(await self._ask(engine, prompt, self._probe_tokens))
         return answers
 
@@ -238,6 +244,8 @@ class _Demo:
                 source: round(median(each) * 1e3, 1)
                 for source, each in (ttft_s | {"disk": restarted.first_token_s}).items()
             },
+            ttft_computed_tokens={source: answers[0].figures.computed_tokens for source, answers in probes.items()}
+            | {"disk": restarted.computed_tokens[0]},
             bytes={
                 "gpu_to_cpu": _moved(statistics, Direction.STORE),
                 "cpu_to_gpu": _moved(statistics, Direction.LOAD),

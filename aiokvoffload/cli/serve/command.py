@@ -1,16 +1,18 @@
 """`aiokvoffload serve` and its options. The model and what it needs are imported when it runs."""
 
-import importlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aiokvoffload.cli.deferred import Deferred
 from aiokvoffload.cli.demo.command import Model
 from aiokvoffload.cli.shell import Device, DiskBytes, DiskDir, clear_errors, run, size
-from aiokvoffload.errors import ConfigError
 
-_EXTRA = {"transformers", "gguf", "accelerate", "starlette", "uvicorn"}
+if TYPE_CHECKING:
+    from aiokvoffload.cli.serve import run as server
+else:
+    server = Deferred("aiokvoffload.cli.serve.run", extra="serve")
 
 
 def serve_command(
@@ -37,7 +39,6 @@ def serve_command(
 ) -> None:
     """Serve a language model over HTTP, for OpenAI's clients, with its KV cache offloaded."""
     with clear_errors():
-        server = _import_server()
         options = server.ServeOptions(
             model=model,
             device=device,
@@ -51,13 +52,3 @@ def serve_command(
             costs=costs,
         )
         run(server.serve(options))
-
-
-def _import_server() -> Any:
-    try:
-        return importlib.import_module("aiokvoffload.cli.serve.run")
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in _EXTRA:
-            raise
-        raise ConfigError(f"{missing} is missing: pip install 'aiokvoffload[serve]'") from error

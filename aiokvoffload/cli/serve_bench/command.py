@@ -1,17 +1,27 @@
 """`aiokvoffload bench serve` and its options. The model and what it needs are imported when it runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-from aiokvoffload.cli.demo.command import import_demo, stages
+from aiokvoffload.cli.deferred import Deferred
+from aiokvoffload.cli.demo.command import stages
 from aiokvoffload.cli.plotting import import_matplotlib
 from aiokvoffload.cli.serve_bench.options import ServeBenchOptions
 from aiokvoffload.cli.shell import STDOUT, Device, JsonFile, check_writable, clear_errors, directory, run, show, size
 from aiokvoffload.config import COPY_ENGINES, CopyConfig
 from aiokvoffload.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import torch
+
+    from aiokvoffload.cli.serve_bench import measure as bench
+    from aiokvoffload.cli.serve_bench import report
+else:
+    torch = Deferred("torch")
+    bench = Deferred("aiokvoffload.cli.serve_bench.measure", extra="demo")
+    report = Deferred("aiokvoffload.cli.serve_bench.report", extra="demo")
 
 _COPY = CopyConfig()
 
@@ -27,7 +37,9 @@ def bench_serve_command(
         typer.Option(metavar="N,...", help="Lengths of prompts.", show_default="256 to 65536 on cuda, 64 to 1024 else"),
     ] = None,
     device: Device = "auto",
-    block_tokens: Annotated[int, typer.Option(min=16, help="Tokens of a block.")] = 16,
+    block_tokens: Annotated[
+        int | None, typer.Option(min=16, help="Tokens of a block.", show_default="64 on cuda, else 16")
+    ] = None,
     piece_tokens: Annotated[
         int | None,
         typer.Option(min=16, help="Tokens of a prompt in one step.", show_default="4096 on cuda, else 256"),
@@ -59,7 +71,7 @@ def bench_serve_command(
     turn_bytes: Annotated[
         int,
         typer.Option(
-            parser=size, metavar="SIZE", help="Copied before others' copies come in between.", show_default="32MiB"
+            parser=size, metavar="SIZE", help="Copied before others' copies come in between.", show_default="16MiB"
         ),
     ] = _COPY.turn_bytes,
     eager: Annotated[bool, typer.Option("--eager", help="Decode without CUDA graphs.")] = False,
@@ -78,7 +90,7 @@ def bench_serve_command(
             model=model or ("random-8b" if on_cuda else "random"),
             device="cuda" if on_cuda else device,
             prompt_tokens=_lengths(prompt_tokens or ("256,1024,4096,16384,65536" if on_cuda else "64,256,1024")),
-            block_tokens=block_tokens,
+            block_tokens=block_tokens or (64 if on_cuda else 16),
             piece_tokens=piece_tokens or (4096 if on_cuda else 256),
             repeat=1 if quick else repeat,
             cpu_bytes=cpu_bytes,
@@ -86,15 +98,13 @@ def bench_serve_command(
             disk_max_tokens=disk_max_tokens,
             decode_rows=(64 if on_cuda else 4) if decode_rows is None else decode_rows,
             decode_context_tokens=512 if on_cuda else 64,
-            window_s=0.8 if on_cuda else 0.3,
+            window_s=0.4 if on_cuda else 0.2,
             storing_prompts=(12 if on_cuda else 4) if storing_prompts is None else storing_prompts,
             storing_tokens=2048 if on_cuda else 256,
             ceiling_bytes=(256 if on_cuda else 16) << 20,
             copy=CopyConfig(engine=copy_engine, staging_bytes=staging_bytes, programs=programs, turn_bytes=turn_bytes),
             eager=eager or not on_cuda,
         )
-        bench = import_demo("aiokvoffload.cli.serve_bench.measure")
-        report = import_demo("aiokvoffload.cli.serve_bench.report")
         with stages(bench.count_stages(options), quiet=json_file == STDOUT) as bar:
             benchmark = run(bench.measure(options, bar))
         show(report.serve_table(benchmark), benchmark.to_json(), json_file)

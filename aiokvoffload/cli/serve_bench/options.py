@@ -52,7 +52,7 @@ class ServeBenchOptions:
     disk_max_tokens: int = 16_384
     decode_rows: int = 64
     decode_context_tokens: int = 512
-    window_s: float = 0.8
+    window_s: float = 0.4
     storing_prompts: int = 12
     storing_tokens: int = 2048
     ceiling_bytes: int = 256 << 20

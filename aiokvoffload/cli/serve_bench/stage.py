@@ -115,6 +115,8 @@ class Stage:
         return CPUOffloadingConfig(
             cpu_bytes=cpu_bytes,
             device=self.options.device,
+            # What stores cost is to be seen: the default declines chunks that it has no use for.
+            policy="lru",
             copy=self.options.copy,
         )
 

@@ -17,6 +17,9 @@ from aiokvoffload.service.service import OffloadingService
 
 WARM_UP_SHARE = 0.25
 """Of a window, before it: copies and steps get into their pace."""
+DECODE_TURNS = 7
+"""Windows beside copies. Steps become a fifth slower at once where answers outgrow a graph's size: the ratios of windows
+around that are wrong, and the median of so many is not."""
 STORING_ANSWER_TOKENS, STORING_TURNS = 8, 5
 STEP_PERIOD_S = 0.0005
 """Between two looks at whether another step has begun."""
@@ -34,7 +37,7 @@ async def measure_decode(stage: Stage, offload: OffloadingService) -> DecodeFigu
         lease = await engine.pages.lease([], 2 * IN_FLIGHT * options.traffic_blocks)
         async with _answers(stage, engine) as answers:
             alone = [await _window(engine, answers, options.window_s)]
-            for turn in range(max(2, options.repeat)):
+            for turn in range(DECODE_TURNS):
                 if turn and _is_near_end(answers):
                     break
                 async with Traffic(offload, lease.block_ids, name=f"traffic-{turn}") as traffic:

@@ -1,7 +1,9 @@
 """Loads and stores at full rate, for others to be measured beside. Knows blocks, keys and bytes; no model."""
 
 import asyncio
+import hashlib
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -34,12 +36,15 @@ class Traffic:
         size = len(block_ids) // (2 * IN_FLIGHT)
         parts = [block_ids[part * size : (part + 1) * size] for part in range(2 * IN_FLIGHT)]
         self._offload, self._name = offload, name
-        self._numbers = itertools.count()
         self._store_parts, self._load_parts = parts[:IN_FLIGHT], parts[IN_FLIGHT:]
+        self._new_chains: Iterator[list[OffloadKey]] = iter(())
         self._loaded = self._stored = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
+        # Made ahead, as an engine hashes its prompts elsewhere than on the loop.
+        chains = await asyncio.to_thread(self._make_chains, len(self._store_parts[0]))
+        self._new_chains = itertools.cycle(chains)
         loops = [self._store(part, number) for number, part in enumerate(self._store_parts)]
         loops += [self._load(part, number) for number, part in enumerate(self._load_parts)]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
@@ -62,11 +67,11 @@ class Traffic:
     async def _store(self, block_ids: list[int], number: int) -> None:
         async with self._offload.request(f"{self._name}-store-{number}") as door:
             while True:
-                result = await door.store(self._keys(len(block_ids)), block_ids, protect_source=False)
+                result = await door.store(next(self._new_chains), block_ids, protect_source=False)
                 self._stored += result.stored_bytes
 
     async def _load(self, block_ids: list[int], number: int) -> None:
-        keys = self._keys(len(block_ids))
+        keys = self._keys(f"load-{number}", len(block_ids))
         for turn in itertools.count():
             # Each load is a request of its own, or what it loads would be used once, and soon be evicted by the stores.
             async with self._offload.request(f"{self._name}-load-{number}-{turn}") as door:
@@ -75,6 +80,11 @@ class Traffic:
                     await door.store(keys, block_ids, protect_source=False)
             self._loaded += result.loaded_bytes
 
-    def _keys(self, count: int) -> list[OffloadKey]:
-        name = self._name.encode()
-        return [make_offload_key(name + next(self._numbers).to_bytes(16, "big"), 0) for _ in range(count)]
+    def _make_chains(self, size: int) -> list[list[OffloadKey]]:
+        """So many that a chain has long been evicted when its turn comes again."""
+        room = sum(pool.capacity for pool in self._offload.statistics().manager.pools)
+        return [self._keys(f"new-{number}", size) for number in range(2 * room // size + 1)]
+
+    def _keys(self, chain: str, count: int) -> list[OffloadKey]:
+        names = (f"{self._name}-{chain}-{index}" for index in range(count))
+        return [make_offload_key(hashlib.sha256(name.encode()).digest(), 0) for name in names]

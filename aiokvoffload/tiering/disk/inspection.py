@@ -3,8 +3,7 @@
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,18 +11,11 @@ from aiokvoffload.errors import TierError
 from aiokvoffload.tiering.disk.checksum import CHECKSUM_BYTES, Checksummer
 from aiokvoffload.tiering.disk.damage import DAMAGE_ERRORS, is_damage, unreadable
 from aiokvoffload.tiering.disk.description import Description, read_description
-from aiokvoffload.tiering.disk.directory import InUseError, unowned
+from aiokvoffload.tiering.disk.directory import unowned
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES, DiskPool
 from aiokvoffload.tiering.disk.ranks import chain_of, highest_rank
-from aiokvoffload.tiering.disk.rows import (
-    FORMAT_VERSION,
-    INDEX_NAME,
-    MAX_KEY_BYTES,
-    Row,
-    connect,
-    read_rows,
-    require_own,
-)
+from aiokvoffload.tiering.disk.reading import read_index
+from aiokvoffload.tiering.disk.rows import FORMAT_VERSION, INDEX_NAME, MAX_KEY_BYTES, Row, read_rows, require_own
 
 _BATCH_ROWS = 256
 _MOST_BYTES = 1 << 62
@@ -85,24 +77,15 @@ def inspect_directory(path: Path) -> Inspection:
     index = path / INDEX_NAME
     if not index.is_file():
         raise TierError(f"{path} holds no disk tier: there is no {INDEX_NAME}; name a tier's first directory")
+
+    def look(connection: sqlite3.Connection) -> Inspection:
+        require_own(connection, index)
+        return _inspect(connection, path)
+
     try:
-        with _connection_to(index) as connection:
-            require_own(connection, index)
-            return _inspect(connection, path)
+        return read_index(index, look)
     except DAMAGE_ERRORS as error:
         raise _explained(index, error) from error
-
-
-@contextlib.contextmanager
-def _connection_to(index: Path) -> Iterator[sqlite3.Connection]:
-    """To the index of a tier that may be in use; where it can be, nobody is kept from opening the tier meanwhile."""
-    with contextlib.ExitStack() as undo:
-        nobody_writes = False
-        if not os.access(index.parent, os.W_OK):  # SQLite cannot make the files there that it reads a log with
-            with contextlib.suppress(InUseError):
-                undo.enter_context(unowned(index.parent))
-                nobody_writes = True
-        yield undo.enter_context(closing(connect(index, read_only=True, nobody_writes=nobody_writes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,16 +115,19 @@ def verify_directories(paths: Sequence[Path], *, on_checked: Callable[[], None] 
         TierError: the tier is in use, its index cannot be read, or it lies in another number of directories.
     """
     index = paths[0] / INDEX_NAME
+
+    def check(connection: sqlite3.Connection) -> Verification:
+        require_own(connection, index)
+        description, _, _ = read_description(connection)
+        if len(paths) != description.num_directories:
+            raise TierError(f"{paths[0]} is one of {description.num_directories} directories: name all, in order")
+        return _verify(connection, description, paths, on_checked)
+
     with contextlib.ExitStack() as undo:
         for path in paths:
             undo.enter_context(unowned(path))
-        connection = undo.enter_context(closing(connect(index, read_only=True, nobody_writes=True)))
         try:
-            require_own(connection, index)
-            description, _, _ = read_description(connection)
-            if len(paths) != description.num_directories:
-                raise TierError(f"{paths[0]} is one of {description.num_directories} directories: name all, in order")
-            return _verify(connection, description, paths, on_checked)
+            return read_index(index, check)
         except DAMAGE_ERRORS as error:
             raise _explained(index, error) from error
 

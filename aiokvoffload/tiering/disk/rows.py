@@ -217,14 +217,14 @@ class RowStore:
         connection.execute("COMMIT")
 
 
-def connect(path: Path, *, read_only: bool = False, nobody_writes: bool = False) -> sqlite3.Connection:
+def connect(path: Path, *, read_only: bool = False, immutable: bool = False) -> sqlite3.Connection:
     """A connection of which any one thread at a time may make use.
 
     Args:
         path: of the index.
         read_only: whether nothing is changed; beside the index SQLite may still make files, for its log.
-        nobody_writes: whether nobody else does either, for as long as the connection is open. It makes no files then,
-            unless there is a log to be read: one that was left by a crash.
+        immutable: whether nobody else does either, for as long as the connection is open. No log is read then, and no
+            file is made.
 
     Raises:
         TierError: the file cannot be opened.
@@ -233,18 +233,13 @@ def connect(path: Path, *, read_only: bool = False, nobody_writes: bool = False)
         if not read_only:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
-        if nobody_writes and not _has_log(path):
+        if immutable:
             uri += "&immutable=1"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     except (OSError, sqlite3.OperationalError) as error:
         raise TierError(f"{path} cannot be opened: {error}") from error
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # damaged text is no failing disk
     return connection
-
-
-def _has_log(path: Path) -> bool:
-    log = path.with_name(f"{path.name}-wal")
-    return log.exists() and log.stat().st_size > 0
 
 
 def read_rows(connection: sqlite3.Connection, batch_rows: int) -> Iterator[list[Row]]:

@@ -19,7 +19,8 @@ from aiokvoffload.cli.copy_bench.options import ENGINES, CopyOptions, Shape, Slo
 from aiokvoffload.cli.copy_bench.report import copy_json, copy_table, plot_copies, size_text
 from aiokvoffload.cli.copy_bench.slot_orders import SlotChooser, aged_slots
 from aiokvoffload.cli.probe import Percentiles
-from aiokvoffload.cli.trace import SAMPLE_TRACE, TraceRequest, read_trace
+from aiokvoffload.cli.trace import TraceRequest, read_trace
+from aiokvoffload.cli.traces import SAMPLE_TRACE
 from aiokvoffload.copy.host_engine import HostEngine
 from aiokvoffload.copy.plan import CopyPlan
 from aiokvoffload.errors import ArgumentError, ConfigError, InternalError

@@ -1,13 +1,20 @@
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import aiokvoffload as kv
 from aiokvoffload.cli.app import app
+from aiokvoffload.cli.demo.checkpoints import Checkpoint, Messages, Text
+from aiokvoffload.cli.demo.engine import Engine
 from aiokvoffload.cli.demo.report import DemoReport, plot_demo
+from aiokvoffload.cli.demo.setup import Sizes
+from aiokvoffload.cli.demo.show import DemoOptions, _Demo
+from tests.cli.demo.tiny import CONFIG, PIECE_TOKENS, ROWS, VOCABULARY, cpu_config, paged
 from tests.cli.newcomer import run_with_only
 from tests.forked import COMMAND, Forks, without
 
@@ -28,6 +35,7 @@ def figures(**changed: object) -> DemoReport:
         "prompt_tokens": 100,
         "tokens_identical": True,
         "ttft_ms": {"computed": 80.0, "gpu": 4.0, "cpu": 8.0, "disk": 20.0},
+        "ttft_computed_tokens": {"computed": 100, "gpu": 36, "cpu": 36, "disk": 36},
         "bytes": {"gpu_to_cpu": 4096},
         "asked_tokens": 200,
         "computed_tokens": {"without": 200, "with": 100},
@@ -60,7 +68,45 @@ def test_the_demo_finds_every_answer_identical_and_every_tier_used(
         found["bytes"][direction] > 0 for direction in ("gpu_to_cpu", "cpu_to_gpu", "cpu_to_disk", "disk_to_cpu")
     )
     assert found["computed_tokens"]["with"] <= found["computed_tokens"]["without"]
+    computed = found["ttft_computed_tokens"]
+    assert computed["gpu"] == computed["cpu"] == computed["disk"] < computed["computed"] == found["prompt_tokens"]
     assert found["events"]["cpu stored"] == found["events"]["disk stored"] > 0
+
+
+class Characters(Text):
+    """Text whose tokens are characters, of which a message has at most 150."""
+
+    stop = ()
+
+    def encode(self, messages: Messages) -> list[int]:
+        return [ord(character) % VOCABULARY for message in messages for character in message["content"][-150:]]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(map(str, tokens))
+
+
+class Nobody:
+    """Who is told nothing."""
+
+    def begin(self, what: str) -> None: ...
+
+    def advance(self) -> None: ...
+
+
+async def test_hits_leave_the_same_tokens_to_be_computed_wherever_they_are() -> None:
+    """The first time, a question is a piece more than it is later: it made hits in GPU memory the slower ones."""
+    model = await paged(60)
+    sizes = Sizes(gpu_blocks=60, stored_blocks=60, piece_tokens=PIECE_TOKENS, rows=ROWS)
+    checkpoint = Checkpoint("tiny", None, Characters(), "1")
+    demo = _Demo(DemoOptions(device="host"), Nobody(), checkpoint, sizes, model)
+    service = kv.CPUOffloadingSpec(cpu_config()).open(model.kv_caches)
+    async with service as offload, Engine(model, CONFIG, offload=offload) as engine:
+        in_gpu, in_cpu = await demo._probe_gpu(engine), await demo._probe(engine)
+    for gpu, cpu in zip(in_gpu, in_cpu, strict=True):
+        assert gpu.tokens == cpu.tokens
+        assert (gpu.figures.tier_tokens, cpu.figures.gpu_tokens) == ({}, 0)
+        assert gpu.figures.gpu_tokens == cpu.figures.tier_tokens["cpu"] > 150
+        assert gpu.figures.computed_tokens == cpu.figures.computed_tokens <= PIECE_TOKENS
 
 
 def test_a_missing_model_is_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,12 +53,15 @@ def test_fixed_shapes_give_the_same_bits_and_others_need_not() -> None:
         assert left[SCATTERED[:2]].equal(right[SCATTERED[:2]])
 
 
-def test_the_library_sees_one_tensor_for_each_layer_and_not_the_padding() -> None:
+def test_the_library_sees_one_row_for_each_block_with_all_its_layers_and_not_the_padding() -> None:
     model = make()
-    caches = model.kv_caches
-    assert len(caches.tensors) == len(caches.group_data_refs[0]) == 2
-    assert all(len(entry.tensor) == 12 and entry.tensor.is_contiguous() for entry in caches.tensors)
-    assert model.block_bytes == sum(entry.page_size_bytes for entry in caches.tensors)
+    (entry,), ((ref,),) = model.kv_caches.tensors, model.kv_caches.group_data_refs
+    assert len(entry.tensor) == model.num_blocks == 12
+    assert entry.tensor.is_contiguous()
+    assert model.block_bytes == entry.page_size_bytes == ref.page_size_bytes == entry.tensor[0].nbytes
+    model.prefill([5] * BLOCK_TOKENS, [3], start=0, width=BLOCK_TOKENS)
+    assert all(layer.any() for layer in entry.tensor[3])
+    assert not entry.tensor[:3].any()
 
 
 def test_more_blocks_than_there_is_memory_for_are_the_callers_fault() -> None:
