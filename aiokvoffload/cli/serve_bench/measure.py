@@ -139,13 +139,15 @@ class _Run:
         return found
 
     async def _measure_lengths(self, stage: Stage, plain: dict[int, list[PlainTimes]]) -> list[LengthFigure]:
-        found = []
+        found: list[LengthFigure] = []
+        steps: Repeater[float] = Repeater(self._options.repeat, self._options.patience_s)
         async with stage.engine() as engine:
             await ask(engine, self._prompts.fresh(self._options.prompt_tokens[0]), max_tokens=2)
             for tokens in self._options.prompt_tokens:
                 self._stages.begin(f"{tokens:,} tokens without offloading")
                 asked = await self._repeater.all(lambda tokens=tokens: ask(engine, self._prompts.fresh(tokens)))  # type: ignore[misc]
-                last_s = [await stage.last_step_s(tokens) for _ in range(self._options.repeat + 1)][1:]
+                await stage.last_step_s(tokens)
+                last_s = await steps.all(lambda tokens=tokens: stage.last_step_s(tokens))  # type: ignore[misc]
                 found.append(
                     LengthFigure(
                         prompt_tokens=tokens,

@@ -18,8 +18,8 @@ from aiokvoffload.service.service import OffloadingService
 WARM_UP_SHARE = 0.25
 """Of a window, before it: copies and steps get into their pace."""
 DECODE_TURNS = 7
-"""Windows beside copies. Steps become a fifth slower at once where answers outgrow a graph's size: the ratios of windows
-around that are wrong, and the median of so many is not."""
+"""Windows beside copies. Where answers outgrow a graph's size, steps become a fifth slower at once: the ratios of the
+windows around that are wrong, and the median of so many is not."""
 STORING_ANSWER_TOKENS, STORING_TURNS = 8, 5
 STEP_PERIOD_S = 0.0005
 """Between two looks at whether another step has begun."""

@@ -38,6 +38,7 @@ class Traffic:
         self._offload, self._name = offload, name
         self._store_parts, self._load_parts = parts[:IN_FLIGHT], parts[IN_FLIGHT:]
         self._new_chains: Iterator[list[OffloadKey]] = iter(())
+        self._numbers = itertools.count()
         self._loaded = self._stored = 0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -45,8 +46,10 @@ class Traffic:
         # Made ahead, as an engine hashes its prompts elsewhere than on the loop.
         chains = await asyncio.to_thread(self._make_chains, len(self._store_parts[0]))
         self._new_chains = itertools.cycle(chains)
+        load_chains = [self._keys(f"load-{number}", len(part)) for number, part in enumerate(self._load_parts)]
+        await asyncio.gather(*(map(self._store_once, load_chains, self._load_parts)))
         loops = [self._store(part, number) for number, part in enumerate(self._store_parts)]
-        loops += [self._load(part, number) for number, part in enumerate(self._load_parts)]
+        loops += [self._load(keys, part) for keys, part in zip(load_chains, self._load_parts, strict=True)]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
         return self
 
@@ -70,15 +73,18 @@ class Traffic:
                 result = await door.store(next(self._new_chains), block_ids, protect_source=False)
                 self._stored += result.stored_bytes
 
-    async def _load(self, block_ids: list[int], number: int) -> None:
-        keys = self._keys(f"load-{number}", len(block_ids))
-        for turn in itertools.count():
+    async def _store_once(self, keys: list[OffloadKey], block_ids: list[int]) -> None:
+        async with self._offload.request(f"{self._name}-{next(self._numbers)}") as door:
+            await door.store(keys, block_ids, protect_source=False)
+
+    async def _load(self, keys: list[OffloadKey], block_ids: list[int]) -> None:
+        while True:
             # Each load is a request of its own, or what it loads would be used once, and soon be evicted by the stores.
-            async with self._offload.request(f"{self._name}-load-{number}-{turn}") as door:
+            async with self._offload.request(f"{self._name}-{next(self._numbers)}") as door:
                 result = await door.load(keys, block_ids)
-                if result.failed_keys:
-                    await door.store(keys, block_ids, protect_source=False)
             self._loaded += result.loaded_bytes
+            if result.failed_keys:
+                await self._store_once(keys, block_ids)
 
     def _make_chains(self, size: int) -> list[list[OffloadKey]]:
         """So many that a chain has long been evicted when its turn comes again."""
