@@ -11,6 +11,7 @@ import pytest
 import torch
 import uvloop
 from blockbuster import blockbuster_ctx
+from hypothesis import settings
 
 from aiokvoffload.copy.memory_use import memory_use
 from tests.forked import Forks
@@ -22,12 +23,25 @@ if not torch.cuda.is_available():
 # As the command does: on few cores the threads of a pool wait for each other, and the loop for them.
 torch.set_num_threads(1)
 
+# How long an example takes is the machine's business, and that of whatever else runs on it.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
+
+MOST_WORKERS = 8
+"""Each takes up to a gigabyte, and with so many the longest test is as long as a share of the others."""
 SETTLE_S = 5.0
 """How long leftovers may take to go: a daemon thread that was told to end needs a moment to be gone."""
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """As many as there are cores for the whole suite; what somebody picks out takes less time than their imports."""
+    is_picked = config.args != config.getini("testpaths") or config.option.keyword or config.option.markexpr
+    return 0 if is_picked else min(len(os.sched_getaffinity(0)), MOST_WORKERS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,7 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    if any("forks" in getattr(item, "fixturenames", ()) for item in session.items):
+    is_worker = hasattr(session.config, "workerinput")  # of several: all cores have work, and not each will need it
+    if not is_worker and any("forks" in getattr(item, "fixturenames", ()) for item in session.items):
         Forks()  # it imports for seconds: beside the first tests, and not while one waits
 
 

@@ -1,4 +1,4 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokvoffload.cache.free_runs import FreeRuns, runs_of
@@ -26,7 +26,6 @@ def test_single_slots_do_not_cut_long_runs() -> None:
     assert list(runs_of(free.take(98))) == [(2, 100)]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.randoms(use_true_random=False)), max_size=40))
 def test_every_slot_is_free_or_taken_exactly_once(steps: list[tuple[bool, int, object]]) -> None:
     free, taken = FreeRuns(24), list[int]()
@@ -52,7 +51,6 @@ def test_more_slots_join_the_last_free_run() -> None:
     assert free.take(3) == [200, 201, 202]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30))
 def test_slots_that_come_between_are_free_once_too(steps: list[tuple[int, int]]) -> None:
     free, taken, num_slots = FreeRuns(0), list[int](), 0

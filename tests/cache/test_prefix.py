@@ -82,7 +82,7 @@ def fitting_positions(
             yield position
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(layouts())
 def test_it_finds_what_trying_every_position_finds(
     layout: tuple[list[list[OffloadKey]], list[GroupConfig], list[SlotIndex]],

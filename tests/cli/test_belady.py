@@ -21,7 +21,7 @@ def best_hits(blocks: list[int], capacity: int) -> int:
     return max(states.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 5), max_size=12), st.integers(1, 3))
 def test_nothing_serves_more(blocks: list[int], capacity: int) -> None:
     assert belady_hits([blocks], capacity) == best_hits(blocks, capacity)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from aiokvoffload.events import EventBus, EventRecord, GapRecord, ResidentKeys, 
 from aiokvoffload.events.client import EventClient
 from aiokvoffload.events.publisher import EventPublisher, PublisherConfig
 from aiokvoffload.service.service import OffloadingService
+from tests.loopback import kept_port
 
 LOOPBACK = "tcp://127.0.0.1:*"
 KEY = make_offload_key(bytes(range(32)), 1)
@@ -166,11 +166,10 @@ async def test_after_a_replay_a_subscriber_knows_what_every_tier_holds(
 
 
 async def test_a_replay_can_be_followed() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        endpoint = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    async with EventClient(endpoint) as client:
-        hearing = asyncio.ensure_future(anext(client))
-        while not hearing.done():
-            await replay(read_trace(SAMPLE_TRACE, limit=5), ReplayOptions(device="host", events=endpoint))
-        assert isinstance(await hearing, EventRecord)
+    with kept_port() as port:
+        endpoint = f"tcp://127.0.0.1:{port}"
+        async with EventClient(endpoint) as client:
+            hearing = asyncio.ensure_future(anext(client))
+            while not hearing.done():
+                await replay(read_trace(SAMPLE_TRACE, limit=5), ReplayOptions(device="host", events=endpoint))
+            assert isinstance(await hearing, EventRecord)

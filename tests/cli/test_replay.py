@@ -1,5 +1,4 @@
 import asyncio
-import socket
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.plan import CopyPlan, plan_copies
 from aiokvoffload.copy.selection import Selection
 from aiokvoffload.errors import ArgumentError, ConfigError, OffloadError
+from tests.loopback import kept_port
 
 OPTIONS = ReplayOptions(device="host", verify=True, chunk_bytes=4096)
 
@@ -180,16 +180,13 @@ async def test_a_directory_and_its_size_belong_together(tmp_path: Path) -> None:
 
 
 async def test_a_replay_serves_its_metrics_while_it_runs() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
     begun = asyncio.Event()
-    running = asyncio.create_task(
-        replay(read_trace(SAMPLE_TRACE, limit=80), replace(OPTIONS, metrics_port=port), on_served=begun.set)
-    )
-    await begun.wait()
-    found = await asyncio.to_thread(scrape, endpoint(f"127.0.0.1:{port}"))
-    assert found.sum("requested_transfers_total") > 0
-    assert (await running).ok
-    with pytest.raises(NoAnswerError):
-        await asyncio.to_thread(scrape, endpoint(f"127.0.0.1:{port}"))
+    with kept_port() as port:
+        options, url = replace(OPTIONS, metrics_port=port), endpoint(f"127.0.0.1:{port}")
+        running = asyncio.create_task(replay(read_trace(SAMPLE_TRACE, limit=80), options, on_served=begun.set))
+        await begun.wait()
+        found = await asyncio.to_thread(scrape, url)
+        assert found.sum("requested_transfers_total") > 0
+        assert (await running).ok
+        with pytest.raises(NoAnswerError):
+            await asyncio.to_thread(scrape, url)

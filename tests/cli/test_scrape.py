@@ -11,6 +11,7 @@ import pytest
 from aiokvoffload.cli import scrape as scrape_module
 from aiokvoffload.cli.scrape import NoAnswerError, endpoint, parse, scrape
 from aiokvoffload.errors import ArgumentError
+from tests.loopback import kept_port
 
 OURS = """
 # TYPE aiokvoffload_build_info gauge
@@ -84,10 +85,8 @@ def test_samples_are_asked_for_by_name_and_labels() -> None:
 
 
 def test_nothing_that_listens_is_said_in_a_line() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    with pytest.raises(NoAnswerError, match=f"{port}/metrics: no answer: .*refused; is a server there"):
+    refused = "no answer: .*refused; is a server there"
+    with kept_port() as port, pytest.raises(NoAnswerError, match=f"{port}/metrics: {refused}"):
         scrape(f"http://127.0.0.1:{port}/metrics")
 
 

@@ -45,7 +45,7 @@ def gathered(tensors: list[torch.Tensor], sizes: list[tuple[int, int]], blocks: 
 shapes = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 40)), min_size=1, max_size=3)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(shapes, st.integers(0, 3), st.permutations(range(NUM_BLOCKS)), st.integers(1, 5))
 def test_it_gathers_and_scatters_fragments_of_any_size_and_alignment(
     sizes: list[tuple[int, int]], shift: int, order: list[int], count: int

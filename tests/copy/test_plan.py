@@ -99,7 +99,7 @@ def randomise(memory: Memory) -> None:
         rows[:] = random.integers(0, 256, rows.shape)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(job=jobs())
 def test_a_plan_moves_the_bytes_of_the_definition_and_no_others(
     memory: Memory, job: tuple[Direction, GPULoadStoreSpec, list[int]]

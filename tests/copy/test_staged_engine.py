@@ -137,7 +137,7 @@ def check_both_ways(bench: Bench, slots: Ids, skipped: int, left_out: int) -> No
     assert torch.equal(bench.blocks_of(untouched), before)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.sampled_from(["staged", "direct"]),
     st.lists(st.integers(1, 30_000), min_size=1, max_size=3),

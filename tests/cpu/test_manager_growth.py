@@ -109,4 +109,4 @@ class GrowingManager(RuleBasedStateMachine):
 
 
 TestGrowingManager = GrowingManager.TestCase
-TestGrowingManager.settings = settings(deadline=None, max_examples=40, stateful_step_count=30)
+TestGrowingManager.settings = settings(max_examples=40, stateful_step_count=30)

@@ -202,7 +202,7 @@ class AdaptiveManagerModel(ManagerModel):
 
 MODELS = (ManagerModel, ARCManagerModel, S3FIFOManagerModel, SIEVEManagerModel, LFUManagerModel, AdaptiveManagerModel)
 for model in MODELS:
-    model.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+    model.TestCase.settings = settings(max_examples=25, stateful_step_count=30)
 TestLRU = ManagerModel.TestCase
 TestARC = ARCManagerModel.TestCase
 TestS3FIFO = S3FIFOManagerModel.TestCase

@@ -50,15 +50,11 @@ async def test_blocks_are_released_after_the_gather_and_before_the_bytes_have_ar
     await poll()
     assert freed == []
     stage.device.step()  # the gather
-    await asyncio.wait_for(_released(store), 1)
+    await store.released
     assert (freed, store.result) == ([1], None)
     stage.device.step()
     assert (await store).success
     await stage.close()
-
-
-async def _released(transfer: Transfer) -> None:
-    await transfer.released
 
 
 async def test_a_protected_store_holds_its_caller_for_the_gather_only() -> None:

@@ -207,14 +207,14 @@ SEEDS = st.integers(0, 2**32 - 1)
 LOOPS = st.sampled_from([asyncio.new_event_loop, uvloop.new_event_loop])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SEEDS, LOOPS, st.sampled_from([1, 3, 1000]))
 def test_in_process_the_picture_is_exact_whatever_happened(seed: int, loop: Any, max_events: int) -> None:
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(play(seed, steps=60, over_wire=False, max_events=max_events))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(SEEDS, LOOPS)
 def test_over_the_wire_the_picture_is_exact_whatever_happened(seed: int, loop: Any) -> None:
     with asyncio.Runner(loop_factory=loop) as runner:

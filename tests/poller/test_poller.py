@@ -454,7 +454,7 @@ class Play:
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(actions=ACTIONS)
 def test_every_job_is_announced_exactly_once_and_in_stream_order(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], actions: list[tuple[str, int]]

@@ -309,5 +309,5 @@ class Decisions(RuleBasedStateMachine):
         assert count == (found.index(False) if False in found else len(KEYS))
 
 
-Decisions.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Decisions.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestDecisions = Decisions.TestCase

@@ -40,7 +40,7 @@ class TestARCPolicy(CachePolicyContract):
             model.act("pin", pinned)
             assert model.admit(make_keys(5)) == left
 
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=50)
     @given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=12, unique=True), max_size=40))
     def test_there_are_never_more_ghosts_than_the_papers_bounds_allow(self, chains: list[list[int]]) -> None:
         """I11: recent keys and their ghosts up to the capacity, all together up to twice that."""
