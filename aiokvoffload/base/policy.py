@@ -135,6 +135,15 @@ class CachePolicy(ABC):
         """
         return list(islice(self.export().items(), count))
 
+    def rest_of_run(self, slot: int) -> tuple[Sequence[OffloadKey], Sequence[int]]:
+        """Resident keys that were given behind that of `slot`, and their slots; perhaps not all, perhaps none.
+
+        Whoever looks for a long chain compares it with these, instead of looking up key by key. A policy that keeps
+        keys as they were given should override this.
+        """
+        del slot
+        return (), ()
+
     @abstractmethod
     def seed(self, residents: Mapping[int, OffloadKey]) -> None:
         """Take over another policy's `export()` for the same pool; called on an empty policy."""

@@ -65,9 +65,9 @@ class CacheSet(TierCache):
         found, count = [], 0
         for cache, run in self._runs(keys):
             try:
-                slots = cache.pool.index.find_leading(run)
+                slots = cache.leading_slots(run)
             except (IndexError, TypeError):
-                self._check.require_keys(run)
+                self._check.refuse(run)
                 raise
             found.append((cache, run, slots))
             count += len(slots)
@@ -104,7 +104,7 @@ class CacheSet(TierCache):
         try:
             absent = [key for cache, run in self._runs(keys) for key in cache.absent(run)]
         except (IndexError, TypeError):
-            self._check.require_keys(keys)
+            self._check.refuse(keys)
             raise
         self._check.require_keys(absent)
         self._check.require_distinct(absent, set(absent))

@@ -8,6 +8,9 @@ from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.pool import ChunkPool, Held
 from aiokvoffload.errors import InternalError
 
+_LONG, _SHORT = 64, 8
+"""Keys of a chain, and of a run, from which on runs pay."""
+
 
 class ChunkCache:
     """The resident chunks of one size in one tier.
@@ -33,6 +36,25 @@ class ChunkCache:
         if slot is None:
             return LookupResult.MISS
         return LookupResult.HIT_PENDING if slot in self.pool.writing else LookupResult.HIT
+
+    def leading_slots(self, keys: Sequence[OffloadKey]) -> list[int]:
+        """The slots of the leading keys that have one: of a long chain, run by run as the policy remembers it.
+
+        To compare a run takes a fifth of the time of looking up its keys, which lie all over the index.
+        """
+        index, slots = self.pool.index, list[int]()
+        if len(keys) < _LONG or set(map(type, keys)) != {bytes}:  # what equals a key need not be one
+            return index.find_leading(keys)
+        while (count := len(slots)) < len(keys) and (slot := index.get(keys[count])) is not None:
+            run_keys, run_slots = self._policy.rest_of_run(slot)
+            same = _count_same(run_keys, tuple(keys[count + 1 : count + 1 + len(run_keys)]))
+            slots += (slot, *run_slots[:same])
+            if same < _SHORT:  # then runs do not pay for a while
+                some = keys[len(slots) : len(slots) + _LONG]
+                slots += index.find_leading(some)
+                if len(slots) < count + 1 + same + len(some):
+                    break
+        return slots
 
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys that have no slot, in the order given."""
@@ -178,3 +200,11 @@ class ChunkCache:
         if failed:
             self.pool.drop(list(failed), list(failed.values()))
             self._policy.remove(list(failed.values()))
+
+
+def _count_same(one: Sequence[OffloadKey], other: Sequence[OffloadKey]) -> int:
+    """How many leading keys are the same."""
+    one = one[: len(other)]
+    if one == other:
+        return len(one)
+    return next(index for index, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1])

@@ -40,8 +40,16 @@ class KeyCheck:
             ArgumentError: one is not; the message shows it.
         """
         if not self._are_keys(keys):
-            for index, key in enumerate(as_sequence(keys)):
-                self.require_key(key, f"keys[{index}]")
+            self.refuse(keys)
+
+    def refuse(self, keys: Sequence[OffloadKey]) -> None:
+        """Say which is the first that is no key of a known group, one by one.
+
+        Raises:
+            ArgumentError: there is one.
+        """
+        for index, key in enumerate(as_sequence(keys)):
+            self.require_key(key, f"keys[{index}]")
 
     def require_key(self, key: OffloadKey, name: str = "key") -> None:
         """The same for one, which the message calls `name`."""

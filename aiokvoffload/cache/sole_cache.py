@@ -42,9 +42,9 @@ class SoleCache(ChunkCache, TierCache):
     def find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
         """The slots of the leading keys that are readable or being written."""
         try:
-            slots = self.pool.index.find_leading(keys)
+            slots = self.leading_slots(keys)
         except (IndexError, TypeError):
-            self._check.require_keys(keys)
+            self._check.refuse(keys)
             raise
         if (count := len(slots)) < len(keys):  # those before it are known, those behind it do not matter
             self._check.require_key(keys[count], f"keys[{count}]")
@@ -67,7 +67,7 @@ class SoleCache(ChunkCache, TierCache):
             absent = ChunkCache.absent(self, keys)
             distinct = set(absent)
         except (IndexError, TypeError):
-            self._check.require_keys(keys)
+            self._check.refuse(keys)
             raise
         self._check.require_keys(absent)
         self._check.require_distinct(absent, distinct)

@@ -137,10 +137,14 @@ class PolicyModel:
                 self.policy.release(slots)
 
     def check(self) -> None:
-        """The policy orders exactly the resident keys."""
+        """The policy orders exactly the resident keys, and tells no others in their runs."""
         exported = self.policy.export()
         assert len(exported) == len(self.policy) <= self.residents.capacity
         assert {key: slot for slot, key in exported.items()} == self.slots
+        for slot in exported:
+            keys, slots = self.policy.rest_of_run(slot)
+            assert [self.slots.get(key) for key in keys] == list(slots)
+            assert slot not in slots
 
 
 class CachePolicyContract:

@@ -86,6 +86,10 @@ class LayeredPolicy(CachePolicy):
         """The layer of a slot; that of one without a key means nothing."""
         return self._chain_of[slot] & LAYER_MASK
 
+    def rest_of_run(self, slot: int) -> tuple[Sequence[OffloadKey], Sequence[int]]:
+        """What is behind it in its run, in its layer."""
+        return self.layers[self.layer_of(slot)].rest_of_run(slot)
+
     def renew(self, chain: int) -> None:
         """Make a chain the most recent one in every layer that has some of it."""
         for layer in self.layers.values():

@@ -71,6 +71,10 @@ class LRUPolicy(CachePolicy):
         """The tail of the oldest chain, and on from there."""
         return self._order.oldest(count)
 
+    def rest_of_run(self, slot: int) -> tuple[Sequence[OffloadKey], Sequence[int]]:
+        """What is behind it in its run."""
+        return self._order.rest_of_run(slot)
+
     def seed(self, residents: Mapping[int, OffloadKey]) -> None:
         """Take over an order, as that of one chain."""
         self._order.add(list(residents.values())[::-1], list(residents)[::-1], SEEDED)

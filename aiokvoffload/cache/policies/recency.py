@@ -6,7 +6,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from aiokvoffload.base import OffloadKey, Residents
-from aiokvoffload.cache.policies.runs import Chain, Victims, extended, from_tail, without, without_tail
+from aiokvoffload.cache.policies.runs import Chain, Victims, extended, find, from_tail, without, without_tail
 
 SEEDED = -1
 """The chain of slots taken over from another policy, which knows the order but no chains; callers count from 0."""
@@ -148,6 +148,17 @@ class RecencyList:
             del self._chains[number]
         self._count -= len(slots)
         return keys, slots
+
+    def rest_of_run(self, slot: int) -> tuple[Sequence[OffloadKey], Sequence[int]]:
+        """Keys and slots behind a slot in its run; none if the slot is set aside."""
+        chain = self._chains.get(self._chain_of[slot] >> LAYER_BITS, ())
+        for slots, keys, begin, end, _ in chain:
+            if slots[begin] == slot:  # as most often: whoever asks has just passed the run before
+                return keys[begin + 1 : end], slots[begin + 1 : end]
+        for run in chain:
+            if (at := find(run, slot)) < run[3]:
+                return run[1][at + 1 : run[3]], run[0][at + 1 : run[3]]
+        return (), ()
 
     def has_chain(self, chain: int) -> bool:
         """Whether some of a chain is here."""

@@ -56,7 +56,7 @@ def without(chain: Chain, slots: tuple[int, ...], first: int) -> tuple[Chain, in
         return (), len(slots)  # all of it, as most often
     for index, run in enumerate(chain):
         run_slots, _, begin, end, _ = run
-        at = begin if run_slots[begin] == slots[first] else _find(run, slots[first])
+        at = begin if run_slots[begin] == slots[first] else find(run, slots[first])
         if at < end:
             stop = min(end, at + len(slots) - first)
             if run_slots[at:stop] != slots[first : first + stop - at]:
@@ -78,7 +78,7 @@ def from_tail(chain: Chain) -> Iterator[tuple[int, OffloadKey, int]]:
             yield slots[index], keys[index], stamp
 
 
-def _find(run: Run, slot: int) -> int:
+def find(run: Run, slot: int) -> int:
     """Where the slot stands; the run's end if it does not, or not any more."""
     slots, _, begin, end, _ = run
     try:
