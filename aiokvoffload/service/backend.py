@@ -18,7 +18,7 @@ from aiokvoffload.cache.chains import split_by_group
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import BrokenError, BusyError, ClosedError, OffloadError
 from aiokvoffload.events import EventBus
-from aiokvoffload.service.pump import Pump
+from aiokvoffload.service.pump import Pump, Turnstile
 from aiokvoffload.service.results import KeyCounts
 from aiokvoffload.service.run_size import RunSizes
 from aiokvoffload.service.running_store import RunningStore
@@ -119,7 +119,8 @@ class Backend:
         self.depth: LowerTiers | None = None
         self._max_jobs_in_flight = max_jobs_in_flight
         self._max_waiting_transfers = max_waiting_transfers
-        self.pump = Pump(self.has_room, bus.wait_room)
+        self.turnstile = Turnstile()
+        self.pump = Pump(self.has_room, bus.wait_room, self.turnstile.wait_step)
         fragments = [max(w.fragments_per_chunk(group_idx) for w in workers) for group_idx in range(len(groups))]
         self.run_sizes = RunSizes(max_run_keys, max_run_fragments, fragments)
         self._job_ids = itertools.count()

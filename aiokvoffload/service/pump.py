@@ -55,18 +55,26 @@ async def _nobody_to_wait_for() -> None:
     pass
 
 
+async def _next_pass() -> None:
+    await asyncio.sleep(0)
+
+
 class Pump:
     """Steps the lanes in turn.
 
     Args:
         has_room: whether another job may be submitted now (I11).
         wait_allowed: returns when whoever is to keep up with what comes of it has done so, after a bounded while.
+        wait_turn: returns in a pass of the loop in which there is time for a step, in which there was none before.
     """
 
     def __init__(
-        self, has_room: Callable[[], bool], wait_allowed: Callable[[], Awaitable[None]] = _nobody_to_wait_for
+        self,
+        has_room: Callable[[], bool],
+        wait_allowed: Callable[[], Awaitable[None]] = _nobody_to_wait_for,
+        wait_turn: Callable[[], Awaitable[None]] = _next_pass,
     ) -> None:
-        self._has_room, self._wait_allowed = has_room, wait_allowed
+        self._has_room, self._wait_allowed, self._wait_turn = has_room, wait_allowed, wait_turn
         self._ready: deque[Lane] = deque()
         self._changed = asyncio.Event()
         self.waiting_flows = 0
@@ -106,8 +114,9 @@ class Pump:
             while not (self._ready and self._has_room()):
                 self._changed.clear()
                 await self._changed.wait()
-            self._step(self._ready.popleft())
-            await asyncio.sleep(0)
+            await self._wait_turn()
+            if self._ready and self._has_room():
+                self._step(self._ready.popleft())
 
     def _step(self, lane: Lane) -> None:
         lane.queued = False
@@ -134,31 +143,44 @@ def guarded_step(flow: Flow) -> Progress:
 
 
 class Turnstile:
-    """Lets one task pass per pass of the loop, at once when nobody is ahead."""
+    """Lets one task pass per pass of the loop, at once when nobody is ahead: one that enters, or one that goes on.
+
+    Where both kinds wait they take turns, so that neither keeps the other out.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._entering: deque[asyncio.Future[None]] = deque()
+        self._going_on: deque[asyncio.Future[None]] = deque()
         self._taken = False
 
     async def wait_turn(self) -> None:
-        """Return when it is the caller's turn."""
+        """Return when it is the turn of the caller, who enters."""
+        await self._wait(self._entering)
+
+    async def wait_step(self) -> None:
+        """Return when it is the turn of the caller, who goes on with what has entered."""
+        await self._wait(self._going_on)
+
+    async def _wait(self, line: deque[asyncio.Future[None]]) -> None:
         loop = asyncio.get_running_loop()
         if not self._taken:
             self._taken = True
-            loop.call_soon(self._next)
+            loop.call_soon(self._next, line is self._entering)
             return
         turn = loop.create_future()
-        self._waiting.append(turn)
+        line.append(turn)
         await turn
 
-    def _next(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():  # a cancelled task leaves its future behind
-                turn.set_result(None)
-                asyncio.get_running_loop().call_soon(self._next)
-                return
+    def _next(self, someone_entered: bool) -> None:
+        lines = (self._going_on, self._entering) if someone_entered else (self._entering, self._going_on)
+        for line in lines:
+            while line:
+                turn = line.popleft()
+                if not turn.done():  # a cancelled task leaves its future behind
+                    turn.set_result(None)
+                    asyncio.get_running_loop().call_soon(self._next, line is self._entering)
+                    return
         self._taken = False
 
     def __repr__(self) -> str:
-        return f"<Turnstile {len(self._waiting)} waiting>"
+        return f"<Turnstile {len(self._entering)} wait to enter, {len(self._going_on)} to go on>"

@@ -14,7 +14,7 @@ from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.flow import TransferFlow
 from aiokvoffload.service.handle import Handle, per_rank
 from aiokvoffload.service.load import LoadFlow
-from aiokvoffload.service.pump import Lane, Progress, Turnstile, guarded_step
+from aiokvoffload.service.pump import Lane, Progress, guarded_step
 from aiokvoffload.service.results import LoadResult, StoreResult
 from aiokvoffload.service.segments import Blocks, KeysByGroup, Segment, is_flat, plan_load, plan_store
 from aiokvoffload.service.store import StoreFlow
@@ -37,13 +37,11 @@ class Request:
         backend: Backend,
         ctx: ReqContext,
         *,
-        turnstile: Turnstile,
         on_begin: Callable[["Request"], None],
         on_end: Callable[["Request"], None],
     ) -> None:
         self._backend = backend
         self._ctx = ctx
-        self._turnstile = turnstile
         self._on_begin = on_begin
         self._on_end = on_end
         self._open = False
@@ -222,7 +220,7 @@ class Request:
         if self._loop is not None:
             raise ClosedError(f"request {self.req_id!r} was entered before; a request is entered once")
         self._loop = asyncio.get_running_loop()
-        await self._turnstile.wait_turn()
+        await self._backend.turnstile.wait_turn()
         self._on_begin(self)
         self._backend.manager.on_new_request(self._ctx)
         self._open = True

@@ -18,7 +18,6 @@ from aiokvoffload.service.growth_watch import GrowthWatch
 from aiokvoffload.service.loop_watch import LoopWatch
 from aiokvoffload.service.opening import build_on_thread, close_unused
 from aiokvoffload.service.parts import Parts, ServiceLimits, TierParts
-from aiokvoffload.service.pump import Turnstile
 from aiokvoffload.service.request import Request
 from aiokvoffload.service.results import ResetResult, ServiceStatistics
 
@@ -48,7 +47,6 @@ class OffloadingService:
         self._growth: GrowthWatch | None = None
         self._loop_watch: LoopWatch | None = None
         self._depth: Depth | None = None
-        self._turnstile = Turnstile()
         self._requests: dict[str, Request] = {}
         self._ended_loads = self._ended_stores = 0
         self._entered = False
@@ -86,7 +84,6 @@ class OffloadingService:
         return Request(
             backend,
             ReqContext(req_id),
-            turnstile=self._turnstile,
             on_begin=self._request_begun,
             on_end=self._request_ended,
         )

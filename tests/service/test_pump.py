@@ -63,12 +63,35 @@ async def test_one_step_is_taken_per_pass_of_the_loop() -> None:
         pump.push(Lane(), Countdown(name, 1, log))
     task = asyncio.create_task(pump.run())
     steps_seen = []
-    for _ in range(4):
+    for _ in range(5):
         steps_seen.append(len(log))
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
-    assert steps_seen == [0, 1, 2, 3]
+    assert steps_seen == [0, 0, 1, 2, 3]
+
+
+async def test_a_pass_has_a_request_that_enters_or_a_step_and_both_get_on() -> None:
+    """I10: a long chain's lookup and call take as long as a step does."""
+    log: list[str] = []
+    turnstile = Turnstile()
+    pump = Pump(lambda: True, wait_turn=turnstile.wait_step)
+    for _ in range(6):
+        pump.push(Lane(), Countdown("step", 1, log))
+
+    async def enter() -> None:
+        await turnstile.wait_turn()
+        log.append("enter")
+
+    tasks = [asyncio.create_task(pump.run()), *(asyncio.create_task(enter()) for _ in range(6))]
+    most_at_once, before = 0, 0
+    while len(log) < 12:
+        await asyncio.sleep(0)
+        most_at_once, before = max(most_at_once, len(log) - before), len(log)
+    tasks[0].cancel()
+    await asyncio.wait(tasks)
+    assert most_at_once == 1
+    assert log == ["step", "enter"] * 6
 
 
 async def test_an_expedited_lane_goes_first() -> None:
