@@ -200,7 +200,8 @@ class GAPPolicy(LayeredPolicy):
     def _replace(self, levels: bytes, begin: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take victims for new keys of these levels from `begin` on, while they are worth less."""
         victims: Victims = [], []
-        values = self._oldest_values(chain)
+        oldest = ((level, self._oldest_value(level, chain)) for level in self.layers)
+        values = {level: value for level, value in oldest if value is not None}
         while begin < len(levels) and values:
             worst = min(values, key=values.__getitem__)
             if values[worst][0] > self._value_of_new(levels[begin]):
@@ -212,20 +213,21 @@ class GAPPolicy(LayeredPolicy):
             victims[1].extend(slots)
             begin += len(slots)
             if begin < len(levels):
-                values = self._oldest_values(chain)
+                if (value := self._oldest_value(worst, chain)) is None:
+                    del values[worst]
+                else:
+                    values[worst] = value
         return victims
 
-    def _oldest_values(self, chain: int) -> dict[int, _Value]:
-        """What the oldest slot of each level is worth, but for slots of `chain`."""
-        values = {}
-        for level, layer in self.layers.items():
-            used_at = layer.oldest_stamp(chain)
-            if used_at is not None:
-                known = self._values[level]
-                if known[1] != used_at:  # of an epoch, the answer stays the same
-                    known = self._values[level] = self.value(level, used_at), used_at
-                values[level] = known
-        return values
+    def _oldest_value(self, level: int, chain: int) -> _Value | None:
+        """What the oldest slot of a level is worth, but for slots of `chain`."""
+        used_at = self.layers[level].oldest_stamp(chain)
+        if used_at is None:
+            return None
+        known = self._values[level]
+        if known[1] != used_at:  # of an epoch, the answer stays the same
+            known = self._values[level] = self.value(level, used_at), used_at
+        return known
 
     def _value_of_new(self, level: int) -> float:
         return float("inf") if level == NUM_LEVELS else self._gain * self.value(level, self._epoch)
