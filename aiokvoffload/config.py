@@ -140,7 +140,8 @@ class CPUOffloadingConfig:
             the loop's too, wait for it; thousands of pieces cost more driver calls.
         copy: how bytes are copied.
         mode: awaited (a service on a loop) or stepped (manager and worker driven by a plain thread).
-        close_timeout_s: how long a close waits for copies before it abandons them, in seconds.
+        close_timeout_s: how long a close waits for copies before it abandons them, in seconds; before that as long for
+            the tiers below, four fifths of it for what is still to go down to them.
         max_run_keys: keys handled in one go; longer calls are cut into runs so that the loop stays free.
         max_run_fragments: fragments (one block in one tensor) that the loop itself enqueues in one go, for the same
             reason: those of a store that protects its source. All others are a submission thread's.

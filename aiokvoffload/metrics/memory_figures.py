@@ -75,7 +75,9 @@ def _refused(service: ServiceStatistics) -> Iterator[Sample]:
         yield (tier.name, "declined"), tier.refused
         yield (tier.name, "queue_full"), tier.dropped_slow
         yield (tier.name, "slots_held"), tier.dropped_held
-        yield (tier.name, "out_of_service"), tier.dropped - tier.dropped_slow - tier.dropped_held
+        yield (tier.name, "closed"), tier.dropped_at_close
+        told_apart = tier.dropped_slow + tier.dropped_held + tier.dropped_at_close
+        yield (tier.name, "out_of_service"), tier.dropped - told_apart
 
 
 def _failed(service: ServiceStatistics) -> Iterator[Sample]:
@@ -136,7 +138,7 @@ MEMORY_FIGURES = (
         "refused_keys_total",
         "Keys that a tier was to keep and does not: no_room; not_due (not offered often enough yet); declined (by a "
         "tier: no room there); queue_full (the tier does not keep up); slots_held (too many slots held for it, or too "
-        "late); out_of_service (with resets and the close).",
+        "late); closed (the close had no time for them); out_of_service (with resets).",
         _refused,
         labels=("tier", "reason"),
     ),

@@ -61,6 +61,20 @@ def slots_of(spec: LoadStoreSpec) -> Ids:
     return spec.chunk_ids
 
 
+class DroppedKeys(NamedTuple):
+    """Keys that were owed to a tier and never offered to it, by why.
+
+    Attributes:
+        held: they left CPU memory while too many slots were held already, or came too late.
+        withdrawn: the tier went out of service, CPU memory was reset, or a failed load took the key away.
+        at_close: a close had no time for them.
+    """
+
+    held: int = 0
+    withdrawn: int = 0
+    at_close: int = 0
+
+
 class Verdict(enum.Enum):
     """What can be done now for a chain that is to come up."""
 

@@ -6,7 +6,7 @@ from itertools import islice, takewhile
 from aiokvoffload.base import OffloadKey, get_offload_group_idx
 from aiokvoffload.cache.chains import GROUP_SUFFIX
 from aiokvoffload.cpu.manager import CPUOffloadingManager
-from aiokvoffload.tiering.actions import Cascade, slots_of
+from aiokvoffload.tiering.actions import Cascade, DroppedKeys, slots_of
 from aiokvoffload.tiering.budget import SlotBudget
 from aiokvoffload.tiering.config import CascadeMode
 from aiokvoffload.tiering.rules import TierRules
@@ -19,30 +19,47 @@ _DECLINED_KEYS = 4096
 class _TierCascades:
     """What is going down to one tier."""
 
-    __slots__ = ("declined", "dropped", "owed", "rules", "serving", "token_by_key", "writes_back")
+    __slots__ = ("at_close", "closed", "declined", "held", "owed", "rules", "serving", "token_by_key", "withdrawn")
 
     def __init__(self, rules: TierRules) -> None:
         self.rules = rules
-        self.writes_back = rules.cascade is CascadeMode.WRITE_BACK
-        self.serving = True
+        self.serving, self.closed = True, False
         self.token_by_key: dict[OffloadKey, int] = {}
         self.declined: dict[OffloadKey, None] = {}
         self.owed: dict[OffloadKey, None] = {}
-        self.dropped = 0
+        self.held = self.withdrawn = self.at_close = 0
+
+    @property
+    def writes_back(self) -> bool:
+        return self.rules.cascade is CascadeMode.WRITE_BACK
 
     def missing(self, keys: Sequence[OffloadKey]) -> list[OffloadKey]:
         """Those that the tier neither has nor is being given."""
         present = self.rules.facts.contains(keys)
         return [key for key, has in zip(keys, present, strict=True) if not has and key not in self.token_by_key]
 
-    def forget_owed(self, keys: Collection[OffloadKey]) -> None:
+    def evicted(self, keys: Sequence[OffloadKey]) -> None:
         """These will not be given to it any more."""
+        if self.writes_back:
+            self.held += len(self.missing(keys))
         if self.owed:
             before = len(self.owed)
             for key in keys:
                 self.owed.pop(key, None)
             if not self.writes_back:  # those were counted by what the tier is missing
-                self.dropped += before - len(self.owed)
+                self.held += before - len(self.owed)
+
+    def withdraw(self) -> None:
+        """It is owed nothing any more."""
+        if not self.writes_back:  # those are offered again, or counted, when they are about to leave
+            self.withdrawn += len(self.owed)
+        self.owed.clear()
+
+    def close(self) -> None:
+        """It is given nothing more."""
+        self.closed = True
+        self.at_close += len(self.owed)
+        self.owed.clear()
 
     def decline(self, keys: Collection[OffloadKey]) -> None:
         self.declined.update(dict.fromkeys(keys))
@@ -74,13 +91,15 @@ class Cascades:
     def stored(self, keys: Sequence[OffloadKey]) -> None:
         """These keys of one call have become readable."""
         for tier in self._tiers.values():
-            if tier.serving and not tier.writes_back:
+            if tier.closed and not tier.writes_back:
+                tier.at_close += len(tier.missing(keys))
+            elif tier.serving and not tier.writes_back:
                 self._owe(tier, tier.missing(keys))
         if self._writes_back:
             self._write_back()
 
     def _write_back(self) -> None:
-        waiting = [tier for tier in self._tiers.values() if tier.serving and tier.writes_back]
+        waiting = [tier for tier in self._tiers.values() if tier.serving and tier.writes_back and not tier.closed]
         # Looked at again only when half of what was found has been taken care of.
         waiting = [tier for tier in waiting if len(tier.owed) < _LEAVING_KEYS // 2]
         if waiting:
@@ -94,9 +113,7 @@ class Cascades:
         if not keys:
             return
         for tier in self._tiers.values():
-            if tier.writes_back:
-                tier.dropped += len(tier.missing(keys))
-            tier.forget_owed(keys)
+            tier.evicted(keys)
 
     def take(self) -> list[Cascade]:
         """What was decided since the last call."""
@@ -118,23 +135,33 @@ class Cascades:
         """The tier did not keep these."""
         self._tiers[tier].decline(keys)
 
-    def count_dropped(self, tier: str) -> int:
-        """Keys that the tier was not given, because it did not keep up."""
-        return self._tiers[tier].dropped
+    def count_dropped(self, tier: str) -> DroppedKeys:
+        """Keys that the tier was not given."""
+        cascades = self._tiers[tier]
+        return DroppedKeys(cascades.held, cascades.withdrawn, cascades.at_close)
+
+    def is_owed(self, tier: str, *, storing: bool) -> bool:
+        """Whether keys are still to be given to the tier; while some are being stored here, maybe those."""
+        cascades = self._tiers[tier]
+        return bool(cascades.owed) or (storing and cascades.serving and not cascades.writes_back)
+
+    def end(self, tier: str) -> None:
+        """The tier is being closed: it is given nothing more."""
+        self._tiers[tier].close()
 
     def set_serving(self, names: Collection[str]) -> None:
         """Nothing goes to other tiers than these."""
         for name, tier in self._tiers.items():
             tier.serving = name in names
             if not tier.serving:
-                tier.forget_owed(tuple(tier.owed))
+                tier.withdraw()
 
     def forget(self) -> None:
         """The primary tier is reset: what has these keys from now on is something else."""
         for tier in self._tiers.values():
             tier.token_by_key.clear()
             tier.declined.clear()
-            tier.owed.clear()
+            tier.withdraw()
 
     def __repr__(self) -> str:
         return f"Cascades({list(self._tiers)}, {self._budget!r}, {len(self._pending)} pending)"
@@ -158,6 +185,8 @@ class Cascades:
             # The first that could not be pinned is gone, for another reason than eviction.
             for key in keys[: len(pinned) + 1]:
                 del tier.owed[key]
+            if len(pinned) < len(keys):
+                tier.withdrawn += 1
             if pinned:
                 self._budget.take(group_idx, len(pinned))
                 tier.token_by_key.update(dict.fromkeys(pinned, token))

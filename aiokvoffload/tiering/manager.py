@@ -23,7 +23,7 @@ from aiokvoffload.cache.statistics import ManagerStatistics
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
-from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, PromotionPlan, Verdict, slots_of
+from aiokvoffload.tiering.actions import Cascade, DroppedKeys, Hold, Promotion, PromotionPlan, Verdict, slots_of
 from aiokvoffload.tiering.budget import SlotBudget
 from aiokvoffload.tiering.cascades import Cascades
 from aiokvoffload.tiering.presence import Presence, count_leading
@@ -134,9 +134,17 @@ class TieringOffloadingManager(OffloadingManager):
         """The tier touches the slots no more, whatever became of the keys."""
         self._cascades.complete(cascade)
 
-    def count_dropped(self, tier: str) -> int:
-        """Keys that were not offered to a tier because too many slots were held for it, or too late for an eviction."""
+    def count_dropped(self, tier: str) -> DroppedKeys:
+        """Keys that were owed to a tier and not offered to it."""
         return self._cascades.count_dropped(tier)
+
+    def is_owed(self, tier: str) -> bool:
+        """Whether keys are still to go down to a tier, those included that are being stored in CPU memory."""
+        return self._cascades.is_owed(tier, storing=bool(self._storing))
+
+    def end_cascades(self, tier: str) -> None:
+        """A tier is being closed: what is owed to it is dropped, and counted so."""
+        self._cascades.end(tier)
 
     def decline_cascade(self, cascade: Cascade, keys: Collection[OffloadKey]) -> None:
         """The tier did not keep these keys: they are not offered again on their way out."""

@@ -11,7 +11,7 @@ from aiokvoffload.base import LookupResult, OffloadingEvent, OffloadKey, ReqCont
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
-from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, Verdict
+from aiokvoffload.tiering.actions import Cascade, DroppedKeys, Hold, Promotion, Verdict
 from aiokvoffload.tiering.config import CascadeMode
 from aiokvoffload.tiering.manager import TieringOffloadingManager
 from aiokvoffload.tiering.rules import SlotShares, TierRules
@@ -103,7 +103,7 @@ def test_only_so_many_slots_are_held_for_a_tier_and_the_rest_waits_unheld() -> N
     manager.complete_cascade(cascade)
     assert [list(each.keys) for each in manager.take_cascades()] == [KEYS[2:4]]
     store(manager, keys_of(6, name="new"))
-    assert manager.count_dropped("disk") == 1
+    assert manager.count_dropped("disk") == DroppedKeys(held=1)
 
 
 def test_in_write_back_mode_chunks_go_down_when_they_are_about_to_leave() -> None:

@@ -15,6 +15,7 @@ from aiokvoffload.base.tier import LoadOutcome, SecondaryTier, StoreOutcome
 from aiokvoffload.clock import Clock
 from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, Verdict
 from aiokvoffload.tiering.chain.calls import CallEnd, TierCall
+from aiokvoffload.tiering.chain.closing import close_link
 from aiokvoffload.tiering.chain.lane import TierLane
 from aiokvoffload.tiering.chain.link import Link
 from aiokvoffload.tiering.chain.listener import ChainListener
@@ -114,6 +115,11 @@ class Chain:
                     self._links[cascade.tier].lane.store(self._call_of(cascade))
         finally:
             self._is_cascading = False
+        self._owed_changed()
+
+    def _owed_changed(self) -> None:
+        for link in self._links.values():
+            link.lane.look_again()
 
     def _call_of(self, cascade: Cascade) -> TierCall:
         span = begin_span(self._causes.of(cascade.keys), "cascade", cascade)
@@ -198,17 +204,17 @@ class Chain:
             link.lane.refuse_waiting(loads=False)
 
     async def aclose(self, timeout_s: float) -> list[str]:
-        """End what is under way, up to the time-out, and close every tier; returns what was left, for people."""
+        """End what is under way or owed, up to the time-out, and close every tier; returns what is left, for people."""
         self._closing = True
         await self._room.aclose()
-        deadline_s = self._clock.now_s() + timeout_s
-        left = await asyncio.gather(*(link.lane.aclose(deadline_s) for link in self._links.values()))
+        close = partial(close_link, manager=self._manager, clock=self._clock, timeout_s=timeout_s)
+        left = await asyncio.gather(*map(close, self._links.values()))
         return [text for text in left if text]
 
     def statistics(self) -> tuple[TierStatistics, ...]:
         """One record for each tier."""
         count_dropped = self._manager.count_dropped
-        return tuple(link.statistics(held=count_dropped(name)) for name, link in self._links.items())
+        return tuple(link.statistics(count_dropped(name)) for name, link in self._links.items())
 
     def _views(self, keys: Sequence[OffloadKey], slots: Ids) -> Sequence[ChunkViews]:
         group_idx, rows = get_offload_group_idx(keys[0]), slots.tolist()
@@ -302,7 +308,7 @@ class Chain:
             span.end({"stored": stored}, error=error_of(end))
         link = self._links[cascade.tier]
         if end is CallEnd.REFUSED:
-            link.counts.dropped += len(cascade.keys)
+            link.count_refused(len(cascade.keys))
             return
         outcomes = [StoreOutcome.FAILED] * len(cascade.keys) if outcomes is None else outcomes
         pairs = zip(cascade.keys, outcomes, strict=True)
@@ -322,6 +328,7 @@ class Chain:
             loading=[name for name, link in self._links.items() if link.lane.serving],
             storing=[name for name, link in self._links.items() if link.lane.storing.serving],
         )
+        self._owed_changed()
 
     def __repr__(self) -> str:
         return f"<Chain to {', '.join(self._links)}: {len(self._promotions)} promotions, {self._room!r}>"

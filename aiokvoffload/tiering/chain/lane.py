@@ -59,7 +59,7 @@ class TierLane:
         self.late = 0
         self.loaded, self.stored = CallCounts(), CallCounts()
         self._config, self._clock, self._on_serving = config, clock, on_serving
-        self._closing = self._owes_reset = False
+        self._closing = self._closed = self._owes_reset = False
         self._resets = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._probing: asyncio.Task[None] | None = None
@@ -80,7 +80,7 @@ class TierLane:
 
     def store(self, call: TierCall) -> bool:
         """Store as soon as it is its turn; `False` if the tier does not keep up, and the call is refused."""
-        if not self.storing.serving or self._closing or not self.queues.admit_store(call):
+        if not self.storing.serving or self._closed or not self.queues.admit_store(call):
             call.refuse()
             return False
         self._start()
@@ -129,22 +129,46 @@ class TierLane:
         self._owes_reset = False
         return resetting.result()
 
+    async def drain(self, deadline_s: float, *, is_owed: Callable[[], bool] = lambda: False) -> None:
+        """Load nothing more, and go on storing until nothing waits or runs, up to the deadline.
+
+        Args:
+            deadline_s: of the clock.
+            is_owed: whether more is to come; asked at each `look_again`, and when a call has ended.
+        """
+        self._closing = True
+        self.queues.admit_every_store()
+        self.refuse_waiting(stores=False)
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait([self._probing])
+        drained = asyncio.create_task(self._wait_idle(is_owed), name="aiokvoffload-drain")
+        await returned_in_time(drained, self._clock, deadline_s)
+        drained.cancel()
+        await asyncio.wait([drained])
+
+    def look_again(self) -> None:
+        """What the tier is owed may have changed."""
+        self._changed.set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing begins any more."""
+        return self._closed
+
+    def stop(self) -> None:
+        """Begin nothing more; what runs goes on (I2)."""
+        self._closed = True
+        self.refuse_waiting()
+
     async def aclose(self, deadline_s: float) -> str:
         """End what waits and runs, up to the deadline, then close the tier.
 
         Returns:
             What was left, for people; empty if nothing was.
         """
-        self._closing = True
-        self.refuse_waiting(stores=False)
-        if self._probing is not None:
-            self._probing.cancel()
-            await asyncio.wait([self._probing])
-        drained = asyncio.create_task(self._wait_idle())
-        if not await returned_in_time(drained, self._clock, deadline_s):
-            drained.cancel()
-            await asyncio.wait([drained])
-            self.refuse_waiting()
+        await self.drain(deadline_s)
+        self.stop()
         left = [f"{self.late or len(self._calls)} calls"] if not self.idle else []
         closing = asyncio.ensure_future(self.tier.aclose())
         closing.add_done_callback(_error_of)
@@ -159,8 +183,8 @@ class TierLane:
         """Whether nothing waits, runs or is late."""
         return self.queues.idle and not self.late
 
-    async def _wait_idle(self) -> None:
-        while self._resets or not self.idle:
+    async def _wait_idle(self, is_owed: Callable[[], bool]) -> None:
+        while self._resets or not self.idle or is_owed():
             self._changed.clear()
             await self._changed.wait()
 

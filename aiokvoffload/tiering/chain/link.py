@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from aiokvoffload.base.tier import LoadOutcome, StoreOutcome
 from aiokvoffload.histogram import Histogram
+from aiokvoffload.tiering.actions import DroppedKeys
 from aiokvoffload.tiering.chain.lane import TierLane
 from aiokvoffload.tiering.chain.statistics import TierCounts, TierStatistics
 
@@ -47,19 +48,29 @@ class Link:
         counts.refused += outcomes.count(StoreOutcome.REFUSED)
         counts.failed_stores += outcomes.count(StoreOutcome.FAILED)
 
-    def statistics(self, *, held: int) -> TierStatistics:
-        """A frozen record of counts; `held` keys were dropped before they came here."""
+    def count_refused(self, num_keys: int) -> None:
+        """Count a cascade that never began."""
+        self.counts.dropped += num_keys
+        if self.lane.closed:
+            self.counts.dropped_at_close += num_keys
+
+    def statistics(self, owed: DroppedKeys) -> TierStatistics:
+        """A frozen record of counts; those of `owed` were dropped before they came here."""
         lane, queues = self.lane, self.lane.queues
         fates = asdict(self.counts)
         return TierStatistics(
-            **fates | {"dropped": self.counts.dropped + held},
+            **fates
+            | {
+                "dropped": self.counts.dropped + sum(owed),
+                "dropped_at_close": self.counts.dropped_at_close + owed.at_close,
+            },
             name=lane.tier.name,
             serving=lane.serving,
             storing=lane.storing.serving,
             reason=lane.loading.reason or lane.storing.reason,
             outages=lane.loading.outages,
             dropped_slow=queues.refused_store_keys,
-            dropped_held=held,
+            dropped_held=owed.held,
             loads_waiting=len(queues.loads),
             stores_waiting=len(queues.stores),
             calls_in_flight=queues.running_loads + queues.running_stores,

@@ -1,5 +1,6 @@
 """What waits for its turn with one tier: loads before stores, and no store that would wait too long (fault 26)."""
 
+import math
 from collections import deque
 
 from aiokvoffload.tiering.chain.calls import TierCall, merge
@@ -47,6 +48,10 @@ class TierQueues:
         self.stores.append(call)
         self._queued_store_keys += len(call.keys)
         return True
+
+    def admit_every_store(self) -> None:
+        """A close waits for all that is owed, and has an end of its own: none waits too long any more."""
+        self._max_store_delay_s = math.inf
 
     def next_load(self) -> TierCall | None:
         """A load that may begin now; it counts as running."""

@@ -61,6 +61,7 @@ class TierStatistics:
         dropped: keys that were not offered to it, because it did not keep up or was out of service.
         dropped_slow: those of them that would have waited for too long.
         dropped_held: those of them for which too many slots were held already, or that came too late.
+        dropped_at_close: those of them for which the close had no time.
         loads_waiting: calls that wait for their turn.
         stores_waiting: calls that wait for their turn.
         calls_in_flight: calls that have not returned, late ones included.
@@ -88,6 +89,7 @@ class TierStatistics:
     dropped: int
     dropped_slow: int = 0
     dropped_held: int = 0
+    dropped_at_close: int = 0
     loads_waiting: int
     stores_waiting: int
     calls_in_flight: int
@@ -112,3 +114,4 @@ class TierCounts:
     refused: int = 0
     failed_stores: int = 0
     dropped: int = 0
+    dropped_at_close: int = 0

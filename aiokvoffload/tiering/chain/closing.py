@@ -1,0 +1,31 @@
+"""The end of one tier's service: what is owed to it goes down first, and what there is no time for is counted.
+
+Knows the lane and what the manager owes it; other tiers it does not know.
+"""
+
+import logging
+from functools import partial
+
+from aiokvoffload.clock import Clock
+from aiokvoffload.tiering.chain.link import Link
+from aiokvoffload.tiering.manager import TieringOffloadingManager
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_SHARE = 0.8
+"""Of a close's time; the rest is for the calls that run by then to return, and for the tier to close."""
+
+
+async def close_link(link: Link, manager: TieringOffloadingManager, *, clock: Clock, timeout_s: float) -> str:
+    """Give the tier what it is owed, then close it.
+
+    Returns:
+        What was left, for people; empty if nothing was. Keys that were dropped are counted, and no error.
+    """
+    lane, name, began_s = link.lane, link.lane.tier.name, clock.now_s()
+    await lane.drain(began_s + _DRAIN_SHARE * timeout_s, is_owed=partial(manager.is_owed, name))
+    manager.end_cascades(name)
+    lane.stop()
+    if dropped := link.counts.dropped_at_close + manager.count_dropped(name).at_close:
+        logger.warning("tier %s: the close had no time for %d keys that were to go down", name, dropped)
+    return await lane.aclose(began_s + timeout_s)
