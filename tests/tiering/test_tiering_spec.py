@@ -181,3 +181,19 @@ def test_a_configuration_that_cannot_work_is_refused_by_name(field: str, value: 
 def test_limits_of_a_tier_are_checked_when_they_are_given(field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         TierConfig(**{"make": memory_tier, field: 0})  # type: ignore[arg-type]
+
+
+async def test_of_a_chain_longer_than_cpu_memory_one_request_keeps_what_fits_and_the_next_one_the_rest() -> None:
+    """What the request itself uses is no victim, although it has gone down."""
+    spec = spec_of(TierConfig(make=memory_tier))
+    async with spec.open(make_kv_caches([numbered(12, seed=5)])) as service:
+        await service.wait_grown()
+        async with service.request("first") as request:
+            assert (await request.store(keys_of(12), range(12))).stored == 8
+            await sunk(service, 8)
+            assert (await request.store(keys_of(12)[8:], range(8, 12))).stored == 0
+        async with service.request("second") as request:
+            assert (await request.store(keys_of(12)[8:], range(8, 12))).stored == 4
+        await sunk(service, 12)
+        async with service.request("reader") as request:
+            assert request.lookup(keys_of(12)) == 12
