@@ -5,8 +5,9 @@ from collections import deque
 
 from aiokvoffload.tiering.chain.calls import TierCall, merge
 
-_WEIGHT_OF_LATEST = 0.2
-"""In the running average of what a store takes."""
+_WEIGHT_OF_EARLIER = 0.8
+"""Of keys and seconds of stores before the latest one, in what a key takes. Both are summed up and then divided: a call
+of one key is mostly the price of a call, and would make a queue that goes in large calls look too long by far."""
 
 
 class TierQueues:
@@ -31,14 +32,15 @@ class TierQueues:
         self.running_loads = self.running_stores = 0
         self._max_loads, self._max_stores = max_loads, max_stores
         self._max_store_delay_s = max_store_delay_s
-        self._key_store_s = 0.0
+        self._stored_keys = self._store_s = 0.0
         self._queued_store_keys = 0
         self.refused_store_keys = 0
 
     @property
     def store_delay_s(self) -> float:
         """How long a store that came now would wait, as stores went lately."""
-        return self._queued_store_keys * self._key_store_s / self._max_stores
+        key_store_s = self._store_s / self._stored_keys if self._stored_keys else 0.0
+        return self._queued_store_keys * key_store_s / self._max_stores
 
     def admit_store(self, call: TierCall) -> bool:
         """Let a store wait, unless that would take too long."""
@@ -81,9 +83,8 @@ class TierQueues:
     def store_ended(self, num_keys: int, seconds: float) -> None:
         """A running store of so many keys has ended after so long."""
         self.running_stores -= 1
-        key_s = seconds / num_keys
-        weight = _WEIGHT_OF_LATEST if self._key_store_s else 1.0
-        self._key_store_s += weight * (key_s - self._key_store_s)
+        self._stored_keys = _WEIGHT_OF_EARLIER * self._stored_keys + num_keys
+        self._store_s = _WEIGHT_OF_EARLIER * self._store_s + seconds
 
     def take_waiting(self, *, loads: bool = True, stores: bool = True) -> list[TierCall]:
         """Empty the queues; what runs goes on."""

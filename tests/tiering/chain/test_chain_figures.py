@@ -62,3 +62,25 @@ def test_keys_that_would_wait_too_long_are_counted_apart() -> None:
     assert queues.admit_store(call(1))
     assert not queues.admit_store(call(3))
     assert queues.refused_store_keys == 3
+
+
+def test_a_call_of_one_key_does_not_make_a_queue_that_goes_in_large_calls_look_long() -> None:
+    """It is mostly the price of a call."""
+    queues = TierQueues(max_loads=1, max_stores=1, max_store_delay_s=5.0)
+    queues.store_ended(128, 0.01)
+    queues.store_ended(1, 0.01)
+    call = TierCall(keys_of(128), 0, 128, lambda: (), lambda *_: None, lambda: None)
+    for _ in range(64):
+        assert queues.admit_store(call)
+    assert queues.store_delay_s < 2.0
+
+
+def test_what_stores_take_is_learned_anew_when_a_tier_becomes_slow() -> None:
+    """Fault 26."""
+    queues = TierQueues(max_loads=1, max_stores=1, max_store_delay_s=5.0)
+    for _ in range(20):
+        queues.store_ended(128, 0.01)
+    for _ in range(10):
+        queues.store_ended(128, 128.0)
+    assert queues.admit_store(TierCall(keys_of(8), 0, 8, lambda: (), lambda *_: None, lambda: None))
+    assert queues.store_delay_s > 0.8 * 8
