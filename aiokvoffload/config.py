@@ -115,8 +115,8 @@ class CopyConfig:
         require_positive(self, "programs")
         if self.engine not in COPY_ENGINES:
             raise ConfigError(f"engine must be one of {', '.join(COPY_ENGINES)}, got {self.engine!r}")
-        if self.turn_bytes != 0:
-            require_positive(self, "turn_bytes")
+        if isinstance(self.turn_bytes, bool) or not isinstance(self.turn_bytes, int) or self.turn_bytes < 0:
+            raise ConfigError(f"CopyConfig.turn_bytes must be 0 or a whole number above it, got {self.turn_bytes!r}")
         if self.staging_bytes != 0:
             require_positive(self, "staging_bytes")
             if self.staging_bytes < MIN_STAGING_BYTES:

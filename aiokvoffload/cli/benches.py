@@ -24,6 +24,7 @@ from aiokvoffload.cli.shell import (
     run,
     show,
     size,
+    size_or_zero,
     sizes,
 )
 from aiokvoffload.cli.traces import SAMPLE_TRACE
@@ -85,7 +86,10 @@ def bench_copy_command(
     compute: Annotated[bool, typer.Option("--compute", help="Run a GEMM and a GEMV beside the copies.")] = False,
     programs: Annotated[int, typer.Option(min=1, help="Of the gathering kernel.")] = _COPY.programs,
     turn_bytes: Annotated[
-        int, typer.Option(parser=size, metavar="SIZE", help="After which others' copies come.", show_default="16MiB")
+        int,
+        typer.Option(
+            parser=size_or_zero, metavar="SIZE", help="After which others' copies come.", show_default="16MiB"
+        ),
     ] = _COPY.turn_bytes,
     trace: Annotated[Path, typer.Option(help="What ages a pool.", show_default="a sample")] = SAMPLE_TRACE,
     device: Device = "auto",

@@ -134,6 +134,11 @@ def size(text: str | int) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
+def size_or_zero(text: str | int) -> int:
+    """The same, where 0 means none."""
+    return 0 if text == "0" else size(text)
+
+
 DiskDir = Annotated[
     Path | None,
     typer.Option(

@@ -25,7 +25,10 @@ class Handle(Generic[ResultT]):
         self._jobs: set[Job] = set()
 
     def __await__(self) -> Generator[Any, None, ResultT]:
-        return asyncio.shield(self._result).__await__()
+        if self._result.done():
+            # Else whoever loads or stores in a row what is there or refused would keep the loop to itself (I10).
+            yield
+        return (yield from asyncio.shield(self._result).__await__())
 
     def done(self) -> bool:
         """Whether the result is there."""

@@ -33,6 +33,28 @@ async def test_what_was_stored_is_served_from_the_same_slots(stage: Stage) -> No
         service.check_integrity()
 
 
+async def test_stores_in_a_row_of_what_is_there_or_refused_leave_the_loop_to_others(stage: Stage) -> None:
+    """I10: their results are there when the calls return, and awaiting those gives the others a turn all the same."""
+    keys, turns = keys_of(8), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with stage.service as service:
+        await stage.fill(keys)
+        task = asyncio.create_task(others())
+        async with service.request("a") as request:
+            for number in range(10):
+                assert (await request.store(keys, range(8))).present == 8
+                assert len((await request.store(keys_of(2, name=f"more-{number}"), [0, 1])).refused_keys) == 2
+        assert turns >= 20
+        task.cancel()
+        await asyncio.wait([task])
+
+
 async def test_a_key_is_served_only_after_its_last_byte(stage: Stage) -> None:
     """I4: until then a lookup says it will come, and a load waits for it."""
     keys = keys_of(2)

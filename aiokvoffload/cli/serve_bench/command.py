@@ -9,7 +9,18 @@ from aiokvoffload.cli.deferred import Deferred
 from aiokvoffload.cli.demo.command import stages
 from aiokvoffload.cli.plotting import import_matplotlib
 from aiokvoffload.cli.serve_bench.options import ServeBenchOptions
-from aiokvoffload.cli.shell import STDOUT, Device, JsonFile, check_writable, clear_errors, directory, run, show, size
+from aiokvoffload.cli.shell import (
+    STDOUT,
+    Device,
+    JsonFile,
+    check_writable,
+    clear_errors,
+    directory,
+    run,
+    show,
+    size,
+    size_or_zero,
+)
 from aiokvoffload.config import COPY_ENGINES, CopyConfig
 from aiokvoffload.errors import ArgumentError
 
@@ -71,7 +82,10 @@ def bench_serve_command(
     turn_bytes: Annotated[
         int,
         typer.Option(
-            parser=size, metavar="SIZE", help="Copied before others' copies come in between.", show_default="16MiB"
+            parser=size_or_zero,
+            metavar="SIZE",
+            help="Copied before others' copies come in between.",
+            show_default="16MiB",
         ),
     ] = _COPY.turn_bytes,
     eager: Annotated[bool, typer.Option("--eager", help="Decode without CUDA graphs.")] = False,

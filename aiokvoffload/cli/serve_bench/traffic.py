@@ -48,7 +48,7 @@ class Traffic:
         self._new_chains = itertools.cycle(chains)
         load_chains = [self._keys(f"load-{number}", len(part)) for number, part in enumerate(self._load_parts)]
         await asyncio.gather(*(map(self._store_once, load_chains, self._load_parts)))
-        loops = [self._store(part, number) for number, part in enumerate(self._store_parts)]
+        loops = [self._store(part) for part in self._store_parts]
         loops += [self._load(keys, part) for keys, part in zip(load_chains, self._load_parts, strict=True)]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
         return self
@@ -67,19 +67,19 @@ class Traffic:
         """Bytes so far."""
         return Moved(self._loaded, self._stored)
 
-    async def _store(self, block_ids: list[int], number: int) -> None:
-        async with self._offload.request(f"{self._name}-store-{number}") as door:
-            while True:
-                result = await door.store(next(self._new_chains), block_ids, protect_source=False)
-                self._stored += result.stored_bytes
+    async def _store(self, block_ids: list[int]) -> None:
+        while True:
+            self._stored += await self._store_once(next(self._new_chains), block_ids)
 
-    async def _store_once(self, keys: list[OffloadKey], block_ids: list[int]) -> None:
+    async def _store_once(self, keys: list[OffloadKey], block_ids: list[int]) -> int:
+        # A request of its own: what one has stored stays until it ends.
         async with self._offload.request(f"{self._name}-{next(self._numbers)}") as door:
-            await door.store(keys, block_ids, protect_source=False)
+            result = await door.store(keys, block_ids, protect_source=False)
+        return result.stored_bytes
 
     async def _load(self, keys: list[OffloadKey], block_ids: list[int]) -> None:
         while True:
-            # Each load is a request of its own, or what it loads would be used once, and soon be evicted by the stores.
+            # A request of its own, or what it loads would be used once, and soon be evicted by the stores.
             async with self._offload.request(f"{self._name}-{next(self._numbers)}") as door:
                 result = await door.load(keys, block_ids)
             self._loaded += result.loaded_bytes
