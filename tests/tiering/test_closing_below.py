@@ -11,6 +11,7 @@ import torch
 from aiokvoffload.base import OffloadKey, SecondaryTier, TierShape
 from aiokvoffload.config import CPUOffloadingConfig
 from aiokvoffload.errors import AbandonedError
+from aiokvoffload.metrics import MetricsCollector
 from aiokvoffload.service import OffloadingService
 from aiokvoffload.testing.memory import make_kv_caches
 from aiokvoffload.tiering.chain import TierStatistics
@@ -18,6 +19,7 @@ from aiokvoffload.tiering.config import CascadeMode, TierConfig, TieringOffloadi
 from aiokvoffload.tiering.disk.config import DiskConfig
 from aiokvoffload.tiering.disk.tier import DiskTier
 from aiokvoffload.tiering.spec import TieringOffloadingSpec
+from tests.metrics.scene import value
 from tests.service.conftest import keys_of
 from tests.tiering.stage import DeepStage, settle
 
@@ -172,6 +174,10 @@ async def test_a_close_counts_what_it_has_no_time_for_and_waits_for_the_calls_th
     stage.tier.release()
     await closing
     assert (stage.figures.cascaded, stage.figures.dropped, stage.figures.dropped_at_close) == (4, 4, 4)
+    families = list(MetricsCollector(service).collect())
+    reasons = ("closed", "out_of_service", "slots_held", "queue_full")
+    refused = [value(families, "refused_keys_total", tier="tier-0", reason=reason) for reason in reasons]
+    assert refused == [4, 0, 0, 0]
     assert not stage.worker.keeps_memory
     stage.check()
 
