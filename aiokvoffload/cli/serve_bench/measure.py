@@ -26,9 +26,6 @@ from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import InternalError
 from aiokvoffload.service.service import OffloadingService
 
-MIN_LOAD_S = 1e-3
-"""A shorter load is lost in the noise of the step after it, and says nothing of longer ones."""
-
 
 class Stages(Protocol):
     """Who is told how far it is."""
@@ -255,8 +252,7 @@ def fit_costs(model: str, lengths: list[LengthFigure], hits: list[HitFigure]) ->
     tiers: dict[str, TierCosts] = {}
     for tier in dict.fromkeys(hit.tier for hit in hits if hit.hit_percent):
         whole = [hit for hit in hits if hit.tier == tier and hit.hit_percent == 100]
-        loads = [(hit.loaded_tokens, hit.ttft_ms / 1e3 - last_s[hit.prompt_tokens]) for hit in whole]
-        tiers[tier] = fit_tier([load for load in loads if load[1] > MIN_LOAD_S] or [(loads[-1][0], MIN_LOAD_S)])
+        tiers[tier] = fit_tier([(hit.loaded_tokens, hit.ttft_ms / 1e3 - last_s[hit.prompt_tokens]) for hit in whole])
     compute, slowest_s = [], 0.0
     for each in lengths:  # a longer prompt takes no shorter, whatever the noise says
         slowest_s = max(slowest_s, each.engine_ms / 1e3)
