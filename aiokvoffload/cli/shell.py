@@ -28,6 +28,10 @@ EnumT = TypeVar("EnumT", bound=enum.Enum)
 
 STDOUT = Path("-")
 USAGE_STATUS = 2
+MAX_COUNT = 100_000_000
+"""Of what is counted or held; every number up to it is multiplied by others without leaving 64 bits."""
+MAX_AT_ONCE = 1_000
+"""Of what runs at once, or again and again."""
 MAX_WIDTH = 1000
 """Of a table that is not shown on a terminal."""
 
@@ -116,6 +120,17 @@ async def cancelled_by_ctrl_c(main: Coroutine[Any, Any, T]) -> T:
         take_over(before)
 
 
+def count(
+    *,
+    help: str,  # noqa: A002 - as typer calls it
+    least: int = 1,
+    most: int = MAX_COUNT,
+    show_default: bool | str = True,
+) -> Any:
+    """An option that is a whole number, bounded before anything makes an array, a range or a thread of it."""
+    return typer.Option(min=least, max=most, help=help, show_default=show_default)
+
+
 def directory(text: str) -> Path:
     """A directory that has a name, as an option's parser."""
     # A path makes "." of it: what a variable of a shell that is not set would fill.
@@ -150,6 +165,19 @@ def sizes(text: str) -> tuple[int, ...]:
         ArgumentError: one is no size.
     """
     return tuple(parse_size(part) for part in text.split(","))
+
+
+def counts(text: str, *, option: str) -> tuple[int, ...]:
+    """Each whole number in a list.
+
+    Raises:
+        ArgumentError: one is none, or out of bounds.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    # The length first: Python makes no number of thousands of digits.
+    if not all(part.isdecimal() and len(part) < 20 and 1 <= int(part) <= MAX_COUNT for part in parts):
+        raise ArgumentError(f"{option} must be whole numbers in [1, {MAX_COUNT}], got {text!r:.100}")
+    return tuple(int(part) for part in parts)
 
 
 def choices(kind: type[EnumT], text: str, *, option: str) -> tuple[EnumT, ...]:

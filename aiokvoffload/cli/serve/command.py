@@ -7,7 +7,7 @@ import typer
 
 from aiokvoffload.cli.deferred import Deferred
 from aiokvoffload.cli.demo.command import Model
-from aiokvoffload.cli.shell import Device, DiskBytes, DiskDir, clear_errors, run, size
+from aiokvoffload.cli.shell import Device, DiskBytes, DiskDir, clear_errors, count, run, size
 
 if TYPE_CHECKING:
     from aiokvoffload.cli.serve import run as server
@@ -21,13 +21,13 @@ def serve_command(
     device: Device = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on. There is no password.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    gpu_tokens: Annotated[int, typer.Option(min=16, help="Tokens of KV in GPU memory.")] = 8192,
+    gpu_tokens: Annotated[int, count(least=16, help="Tokens of KV in GPU memory.")] = 8192,
     cpu_bytes: Annotated[
         int, typer.Option(parser=size, metavar="SIZE", help="CPU memory for KV.", show_default="1GiB")
     ] = 1 << 30,
     disk_dir: DiskDir = None,
     disk_bytes: DiskBytes = None,
-    max_requests: Annotated[int, typer.Option(min=1, help="Requests open at a time; more get status 429.")] = 256,
+    max_requests: Annotated[int, count(help="Requests open at a time; more get status 429.")] = 256,
     costs: Annotated[
         Path | None,
         typer.Option(

@@ -38,7 +38,7 @@ def test_every_tier_and_share_of_hits_is_measured_in_one_run(tmp_path: Path, for
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--prompt-tokens", "1k"], "--prompt-tokens must be whole numbers above 0, got '1k'"),
+        (["--prompt-tokens", "1k"], "--prompt-tokens must be whole numbers in [1, 100000000], got '1k'"),
         (["--prompt-tokens", "40"], "prompt_tokens must be multiples of a block's 16, two at least, got 40"),
         (
             ["--json", "no/such/folder/x"],
