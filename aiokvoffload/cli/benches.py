@@ -118,7 +118,13 @@ def bench_copy_command(
             turn_bytes=turn_bytes,
         )
         figures: list[measure.CopyFigures] = []
-        run(measure.measure(copy_options, figures.append))
+        with progress(copy_options.combinations, what="measurements", quiet=json_file == STDOUT) as advance:
+
+            def take(measured: measure.CopyFigures) -> None:
+                figures.append(measured)
+                advance()
+
+            run(measure.measure(copy_options, take))
         show(report.copy_table(figures), report.copy_json(figures), json_file)
         if plot is not None:
             report.plot_copies(figures, plot)
