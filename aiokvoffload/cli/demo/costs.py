@@ -124,8 +124,12 @@ class ServeCosts:
                     for name, tier in data["tiers"].items()
                 },
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArgumentError(f"costs must be those of `aiokvoffload bench serve`: {error!r}") from error
+        except ArgumentError:
+            raise
+        except KeyError as error:
+            raise ArgumentError(f"costs must be those of `aiokvoffload bench serve`, they have no {error}") from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ArgumentError(f"costs must be those of `aiokvoffload bench serve`: {error}") from error
 
 
 def read_costs(path: Path) -> ServeCosts:
@@ -134,11 +138,20 @@ def read_costs(path: Path) -> ServeCosts:
     Raises:
         ArgumentError: the file cannot be read, or has none.
     """
+    what = f"--costs {path}"
+    wanted = "give the file that `aiokvoffload bench serve --json FILE` wrote"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"{path} is not the JSON of `aiokvoffload bench serve`: {error}") from error
-    return ServeCosts.from_dict(data.get("costs") if isinstance(data, dict) else data)
+    except OSError as error:
+        raise ArgumentError(f"{what} cannot be read: {error.strerror}; {wanted}") from error
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{what} is not JSON: {error}; {wanted}") from error
+    if not isinstance(data, dict) or not isinstance(data.get("costs"), dict):
+        raise ArgumentError(f"{what} has no costs; {wanted}")
+    try:
+        return ServeCosts.from_dict(data["costs"])
+    except ArgumentError as error:
+        raise ArgumentError(f"{what}: {error}") from error
 
 
 def fit_tier(points: Sequence[tuple[int, float]]) -> TierCosts:

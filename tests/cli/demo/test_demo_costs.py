@@ -102,14 +102,28 @@ def test_costs_come_back_from_the_benchmarks_json(tmp_path: Path) -> None:
     assert read_costs(file) == costs()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"costs": {"model": "random"}}', '{"costs": {"tiers": []}}'])
-def test_a_file_without_costs_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", " is not JSON: Expecting value"),
+        ("[]", " has no costs; give the file that `aiokvoffload bench serve --json FILE` wrote"),
+        ('{"tokens_identical": true}', " has no costs; give the file"),
+        ('{"costs": {"model": "random"}}', ": costs must be those of .*, they have no 'step_s'"),
+        ('{"costs": {"model": "m", "step_s": 1, "compute": 3}}', ": costs must be those of .*: 'int' object"),
+        ('{"costs": {"model": "m", "step_s": -1, "compute": [[1, 1]], "tiers": {}}}', ": seconds must be .*, got -1"),
+    ],
+)
+def test_a_file_without_costs_is_refused_and_what_is_wrong_is_said(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "bench.json"
     file.write_text(text)
-    with pytest.raises(ArgumentError, match="bench serve"):
+    with pytest.raises(ArgumentError, match=f"^--costs {file}{message}"):
         read_costs(file)
-    with pytest.raises(ArgumentError, match="bench serve"):
-        read_costs(tmp_path / "nowhere.json")
+
+
+def test_a_file_of_costs_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere.json"
+    with pytest.raises(ArgumentError, match=f"^--costs {file} cannot be read: No such file or directory; give the"):
+        read_costs(file)
 
 
 def test_impossible_costs_are_refused() -> None:
