@@ -7,6 +7,7 @@ import typer
 
 from aiokvoffload.cli.deferred import Deferred
 from aiokvoffload.cli.demo.command import Model
+from aiokvoffload.cli.serve.listening import listen
 from aiokvoffload.cli.shell import Device, DiskBytes, DiskDir, clear_errors, count, run, size
 
 if TYPE_CHECKING:
@@ -38,12 +39,11 @@ def serve_command(
     ] = None,
 ) -> None:
     """Serve a language model over HTTP, for OpenAI's clients, with its KV cache offloaded."""
-    with clear_errors():
+    # It listens before anything is imported and loaded, which takes long.
+    with clear_errors(), listen(host, port) as listener:
         options = server.ServeOptions(
             model=model,
             device=device,
-            host=host,
-            port=port,
             gpu_tokens=gpu_tokens,
             cpu_bytes=cpu_bytes,
             disk_dir=disk_dir,
@@ -51,4 +51,4 @@ def serve_command(
             max_requests=max_requests,
             costs=costs,
         )
-        run(server.serve(options))
+        run(server.serve(options, listener))
