@@ -96,7 +96,7 @@ class _Run:
         return ServeBenchmark(
             model=options.model,
             revision=self._checkpoint.revision,
-            device=options.device,
+            device=self._device.name,
             seconds=time.perf_counter() - began_s,
             block_tokens=options.block_tokens,
             block_bytes=model.block_bytes,
