@@ -216,8 +216,16 @@ def check_writable(file: Path | None, *, option: str = "--json") -> None:
         raise ArgumentError(f"{option} {file}: there is no folder {folder}: make it, or name a file in another")
     if file.is_dir():
         raise ArgumentError(f"{option} {file}: that is a folder: name a file in it")
-    if not os.access(file if file.exists() else folder, os.W_OK):
-        raise ArgumentError(f"{option} {file}: it may not be written: name a file in another folder")
+    is_new = not file.exists()
+    if not is_new and not file.is_file():  # opening a pipe would wait for its reader
+        return
+    try:
+        # Permissions do not say it: a file system may have none, and root has all of them.
+        file.open("ab").close()
+    except OSError as error:
+        raise ArgumentError(f"{option} {file}: {error.strerror}: name a file in another folder") from error
+    if is_new:
+        file.unlink()
 
 
 def show(table: Table | Group, json_text: str, json_file: Path | None) -> None:

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -83,6 +84,14 @@ def test_the_readmes_first_commands_need_nothing_beyond_their_extra(arguments: l
     """A package that only the tests bring would go unnoticed here and fail on a newcomer's machine."""
     result = run_with_only("cli", *arguments)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_port_in_use_is_named_with_its_option(runner: CliRunner) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = runner.invoke(app, ["replay", "--requests", "5", "--device", "host", "--metrics-port", port])
+    said = f"aiokvoffload: --metrics-port {port} cannot be listened on: Address already in use\n"
+    assert (result.exit_code, result.stderr) == (2, said)
 
 
 def test_a_missing_trace_is_one_line_and_status_2(runner: CliRunner) -> None:
