@@ -184,7 +184,7 @@ def bench_poller_command(
     seconds: Annotated[float, typer.Option(min=0.01, max=3600, help="Of each phase.")] = 1.0,
     loop: Annotated[Loop, typer.Option(help="The event loop.")] = Loop.UVLOOP,
     fragments: Annotated[
-        int, count(least=0, help="Measure lags beside jobs of so many fragments and busy threads, too.")
+        int, count(least=0, most=1_000_000, help="Measure lags beside jobs of so many fragments and busy threads, too.")
     ] = 0,
     device: Device = "auto",
     json_file: JsonFile = None,
@@ -250,7 +250,7 @@ def bench_disk_command(
 def bench_recovery_command(
     *,
     directory: Annotated[Path, typer.Option("--dir", help="A directory with 5 KB of room for each row.")],
-    rows: Annotated[int, count(least=1000, help="Chunks that an earlier run has left.")] = 1_000_000,
+    rows: Annotated[int, count(least=1000, most=10**15, help="Chunks that an earlier run has left.")] = 1_000_000,
     json_file: JsonFile = None,
 ) -> None:
     """Say how soon a disk tier serves after a restart, and knows all it has."""
