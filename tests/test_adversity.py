@@ -96,6 +96,21 @@ async def test_a_service_that_cannot_be_built_says_why_and_leaves_nothing() -> N
         await host_spec().open(overlapping).__aenter__()
 
 
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        (torch.zeros((20_000, 64)), "got a Tensor"),
+        (None, "got a NoneType"),
+        ((), "got an empty tuple"),
+        ([torch.zeros((2, 64))] * 20_000, "got a Tensor at index 0"),
+    ],
+)
+async def test_something_else_than_memory_is_refused_in_a_line(given: Any, got: str) -> None:
+    with pytest.raises(ConfigError, match=f"kv_caches must be a CanonicalKVCaches.*, {got}$") as caught:
+        host_spec().open(given)
+    assert len(str(caught.value)) < 200
+
+
 async def test_more_memory_than_the_machine_has_is_refused_before_any_of_it_is_touched() -> None:
     """Not after minutes of making tables for it, and not by whoever ends processes that take too much."""
     spec = CPUOffloadingSpec(CPUOffloadingConfig(cpu_bytes=1 << 60, device="host"))

@@ -103,6 +103,15 @@ def _as_whole_numbers(name: str, values: Sequence[int]) -> tuple[int, ...]:
         raise ArgumentError(f"{name} must be whole numbers, one for each group, got {values!r}") from error
 
 
+def _check_whole_number(name: str, value: int, *, least: int) -> None:
+    try:
+        fits = operator.index(value) >= least
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ArgumentError(f"{name} must be a whole number of at least {least}, got {value!r:.100}")
+
+
 @dataclass(frozen=True, slots=True)
 class CanonicalKVCacheTensor:
     """One GPU tensor that holds a fragment of every block.
@@ -123,10 +132,18 @@ class CanonicalKVCacheRef:
     Attributes:
         tensor_idx: index into `CanonicalKVCaches.tensors`.
         page_size_bytes: bytes of a row that this layer uses, from the row's start, without padding.
+
+    Raises:
+        ArgumentError: the index is below 0 or the size below 1, or one is not a whole number.
     """
 
     tensor_idx: int
     page_size_bytes: int
+
+    def __post_init__(self) -> None:
+        # Here and not with the tensors at hand: the pools are planned, by division, before those are looked at.
+        _check_whole_number("CanonicalKVCacheRef.tensor_idx", self.tensor_idx, least=0)
+        _check_whole_number("CanonicalKVCacheRef.page_size_bytes", self.page_size_bytes, least=1)
 
 
 @dataclass(frozen=True, slots=True)

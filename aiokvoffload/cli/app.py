@@ -21,6 +21,7 @@ from aiokvoffload.cli.shell import (
     JsonFile,
     check_writable,
     clear_errors,
+    count,
     progress,
     run,
     show,
@@ -73,18 +74,18 @@ def replay_command(
         Path, typer.Argument(metavar="TRACE", help="Mooncake-format trace (JSON lines).", show_default="a sample")
     ] = SAMPLE_TRACE,
     *,
-    requests: Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")] = None,
+    requests: Annotated[int | None, count(help="Only the first N requests.")] = None,
     policy: Annotated[str, typer.Option(help=f"Cache policy of the CPU tier: {POLICIES}.")] = "lru",
     gpu_blocks: Annotated[
-        int | None, typer.Option(min=1, help="Blocks in GPU memory.", show_default="4 times the longest prompt")
+        int | None, count(help="Blocks in GPU memory.", show_default="4 times the longest prompt")
     ] = None,
-    cpu_chunks: Annotated[int, typer.Option(min=1, help="Chunks that CPU memory holds.")] = 5_000,
+    cpu_chunks: Annotated[int, count(help="Chunks that CPU memory holds.")] = 5_000,
     chunk_bytes: Annotated[
         int | None,
         typer.Option(parser=size, metavar="SIZE", help="Bytes of a chunk.", show_default="16KiB on host, 1MiB on cuda"),
     ] = None,
     device: Device = "auto",
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests in service at a time.")] = 16,
+    concurrency: Annotated[int, count(help="Requests in service at a time.")] = 16,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every loaded byte.")] = False,
     disk_dir: DiskDir = None,
     disk_bytes: DiskBytes = None,
@@ -193,7 +194,7 @@ def events_command(
     snapshot: Annotated[
         bool, typer.Option("--snapshot", help="Say first what is resident, which vLLM cannot; needs --replay.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many lines.")] = None,
+    limit: Annotated[int | None, count(help="End after so many lines.")] = None,
     json_lines: Annotated[bool, typer.Option("--json-lines", help="One JSON object a line.")] = False,
 ) -> None:
     """Follow a publisher of KV-cache events, of this library or of vLLM, and show what it tells."""

@@ -13,6 +13,7 @@ from aiokvoffload.cli.plotting import import_matplotlib
 from aiokvoffload.cli.poller_figures import TRANSFER_BYTES, poller_tables
 from aiokvoffload.cli.serve_bench.command import bench_serve_command
 from aiokvoffload.cli.shell import (
+    MAX_AT_ONCE,
     STDOUT,
     Device,
     JsonFile,
@@ -20,6 +21,8 @@ from aiokvoffload.cli.shell import (
     check_writable,
     choices,
     clear_errors,
+    count,
+    counts,
     progress,
     run,
     show,
@@ -30,7 +33,6 @@ from aiokvoffload.cli.shell import (
 from aiokvoffload.cli.traces import SAMPLE_TRACE
 from aiokvoffload.cli.traffic_kinds import KINDS
 from aiokvoffload.config import HostMemory
-from aiokvoffload.errors import ArgumentError
 
 if TYPE_CHECKING:
     from aiokvoffload.cli import (
@@ -77,14 +79,14 @@ def bench_copy_command(
     job_bytes: Annotated[
         int, typer.Option(parser=size, metavar="SIZE", help="One job.", show_default="256MiB")
     ] = _COPY.job_bytes,
-    jobs: Annotated[int, typer.Option(min=1, help="Jobs at once in each direction.")] = _COPY.jobs,
+    jobs: Annotated[int, count(most=MAX_AT_ONCE, help="Jobs at once in each direction.")] = _COPY.jobs,
     pool_bytes: Annotated[
         int, typer.Option(parser=size, metavar="SIZE", help="GPU memory, and CPU memory.", show_default="2GiB")
     ] = _COPY.pool_bytes,
     directions: Annotated[str, typer.Option(help="Which: d2h, h2d, both.")] = "d2h,h2d,both",
     engines: Annotated[str, typer.Option(help=f"Which: {', '.join(ENGINES)}.")] = "auto",
     compute: Annotated[bool, typer.Option("--compute", help="Run a GEMM and a GEMV beside the copies.")] = False,
-    programs: Annotated[int, typer.Option(min=1, help="Of the gathering kernel.")] = _COPY.programs,
+    programs: Annotated[int, count(most=MAX_AT_ONCE, help="Of the gathering kernel.")] = _COPY.programs,
     turn_bytes: Annotated[
         int,
         typer.Option(
@@ -93,7 +95,7 @@ def bench_copy_command(
     ] = _COPY.turn_bytes,
     trace: Annotated[Path, typer.Option(help="What ages a pool.", show_default="a sample")] = SAMPLE_TRACE,
     device: Device = "auto",
-    repeat: Annotated[int, typer.Option(min=1, help="Measurements, of which medians are taken.")] = _COPY.repeat,
+    repeat: Annotated[int, count(most=MAX_AT_ONCE, help="Measurements, of which medians are taken.")] = _COPY.repeat,
     json_file: JsonFile = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Plot the rates as PNG.")] = None,
 ) -> None:
@@ -120,7 +122,13 @@ def bench_copy_command(
             turn_bytes=turn_bytes,
         )
         figures: list[measure.CopyFigures] = []
-        run(measure.measure(copy_options, figures.append))
+        with progress(copy_options.combinations, what="measurements", quiet=json_file == STDOUT) as advance:
+
+            def take(measured: measure.CopyFigures) -> None:
+                figures.append(measured)
+                advance()
+
+            run(measure.measure(copy_options, take))
         show(report.copy_table(figures), report.copy_json(figures), json_file)
         if plot is not None:
             report.plot_copies(figures, plot)
@@ -129,11 +137,9 @@ def bench_copy_command(
 @bench.command(name="loop")
 def bench_loop_command(
     *,
-    requests: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 64,
-    keys: Annotated[int, typer.Option(min=1, help="Keys of each request's chain.")] = 4096,
-    cpu_chunks: Annotated[
-        int | None, typer.Option(min=1, help="Chunks that CPU memory holds.", show_default="all of them")
-    ] = None,
+    requests: Annotated[int, count(most=100_000, help="Requests at once.")] = 64,
+    keys: Annotated[int, count(help="Keys of each request's chain.")] = 4096,
+    cpu_chunks: Annotated[int | None, count(help="Chunks that CPU memory holds.", show_default="all of them")] = None,
     device: Device = "auto",
     json_file: JsonFile = None,
 ) -> None:
@@ -179,10 +185,10 @@ def bench_poller_command(
     transfer_bytes: Annotated[
         str, typer.Option(metavar="SIZE,...", help="Bytes of the transfers whose lag is measured.")
     ] = ",".join(f"{size >> 10}KiB" for size in TRANSFER_BYTES),
-    seconds: Annotated[float, typer.Option(min=0.01, help="Of each phase.")] = 1.0,
+    seconds: Annotated[float, typer.Option(min=0.01, max=3600, help="Of each phase.")] = 1.0,
     loop: Annotated[Loop, typer.Option(help="The event loop.")] = Loop.UVLOOP,
     fragments: Annotated[
-        int, typer.Option(min=0, help="Measure lags beside jobs of so many fragments and busy threads, too.")
+        int, count(least=0, most=1_000_000, help="Measure lags beside jobs of so many fragments and busy threads, too.")
     ] = 0,
     device: Device = "auto",
     json_file: JsonFile = None,
@@ -204,9 +210,7 @@ def bench_manager_command(
     ),
     *,
     policy: Annotated[list[str] | None, typer.Option(help="Cache policy; may be repeated.", show_default="lru")] = None,
-    cpu_chunks: Annotated[
-        list[int] | None, typer.Option(min=1, help="Chunks to keep; may be repeated.", show_default="5000")
-    ] = None,
+    cpu_chunks: Annotated[list[int] | None, count(help="Chunks to keep; may be repeated.", show_default="5000")] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Say what the manager alone costs a block, and what its policy keeps."""
@@ -225,11 +229,11 @@ def bench_disk_command(
     chunk_bytes: Annotated[
         str, typer.Option(metavar="SIZE,...", help="Bytes of the chunks.")
     ] = "64KiB,256KiB,1MiB,4MiB",
-    threads: Annotated[int, typer.Option(min=1, help="Threads that read and write, and fio's jobs.")] = 8,
+    threads: Annotated[int, count(most=MAX_AT_ONCE, help="Threads that read and write, and fio's jobs.")] = 8,
     size_bytes: Annotated[
         int, typer.Option("--bytes", parser=size, metavar="SIZE", help="Of the files.", show_default="1GiB")
     ] = 1 << 30,
-    repeat: Annotated[int, typer.Option(min=1, help="Turns, of which the medians are taken.")] = 5,
+    repeat: Annotated[int, count(most=MAX_AT_ONCE, help="Turns, of which the medians are taken.")] = 5,
     json_file: JsonFile = None,
 ) -> None:
     """Store and load chunks on disk, against fio's random direct I/O in the same run where fio is installed."""
@@ -250,7 +254,7 @@ def bench_disk_command(
 def bench_recovery_command(
     *,
     directory: Annotated[Path, typer.Option("--dir", help="A directory with 5 KB of room for each row.")],
-    rows: Annotated[int, typer.Option(min=1000, help="Chunks that an earlier run has left.")] = 1_000_000,
+    rows: Annotated[int, count(least=1000, most=10**15, help="Chunks that an earlier run has left.")] = 1_000_000,
     json_file: JsonFile = None,
 ) -> None:
     """Say how soon a disk tier serves after a restart, and knows all it has."""
@@ -273,8 +277,8 @@ def bench_policy_command(
     *,
     policies: Annotated[str, typer.Option(metavar="NAME,...", help="Cache policies.")] = ",".join(BUILTIN_POLICIES),
     capacities: Annotated[str, typer.Option(metavar="N,...", help="Chunks to keep.")] = "100,300,1000,3000,10000",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs with other names and samples; means are shown.")] = 1,
-    blocks: Annotated[int, typer.Option(min=1, help="Length of a generated trace.")] = 200_000,
+    seeds: Annotated[int, count(most=MAX_AT_ONCE, help="Runs with other names and samples; means are shown.")] = 1,
+    blocks: Annotated[int, count(help="Length of a generated trace.")] = 200_000,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw hit ratio over capacity.")] = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -284,11 +288,11 @@ def bench_policy_command(
         if plot is not None:
             check_writable(plot, option="--plot")
             import_matplotlib()
-        names, sizes = _split(policies), [_count(size) for size in _split(capacities)]
+        names, kept = _split(policies), counts(capacities, option="--capacities")
         chosen = traces or list(KINDS)
-        with progress(len(chosen) * len(names) * len(sizes), what="runs", quiet=json_file == STDOUT) as advance:
+        with progress(len(chosen) * len(names) * len(kept), what="runs", quiet=json_file == STDOUT) as advance:
             figures = policy_bench.policy_benchmark(
-                chosen, policies=names, capacities=sizes, seeds=seeds, blocks=blocks, on_run=advance
+                chosen, policies=names, capacities=kept, seeds=seeds, blocks=blocks, on_run=advance
             )
         if plot is not None:
             policy_plot.plot_policies(figures, plot)
@@ -298,11 +302,11 @@ def bench_policy_command(
 @bench.command(name="events")
 def bench_events_command(
     *,
-    keys_per_s: Annotated[int, typer.Option(min=1, help="Keys published a second.")] = 200_000,
-    keys_per_record: Annotated[int, typer.Option(min=1, help="Keys of one record.")] = 16,
-    subscribers: Annotated[int, typer.Option(min=1, help="Subscribers on the same loop.")] = 8,
-    seconds: Annotated[float, typer.Option(min=0.05, help="Of each phase.")] = 2.0,
-    repeat: Annotated[int, typer.Option(min=1, help="Turns, of which the medians are taken.")] = 5,
+    keys_per_s: Annotated[int, count(help="Keys published a second.")] = 200_000,
+    keys_per_record: Annotated[int, count(most=100_000, help="Keys of one record.")] = 16,
+    subscribers: Annotated[int, count(most=MAX_AT_ONCE, help="Subscribers on the same loop.")] = 8,
+    seconds: Annotated[float, typer.Option(min=0.05, max=3600, help="Of each phase.")] = 2.0,
+    repeat: Annotated[int, count(most=MAX_AT_ONCE, help="Turns, of which the medians are taken.")] = 5,
     json_file: JsonFile = None,
 ) -> None:
     """Say what publishing costs, what subscribers get, and what one that stalls costs the others."""
@@ -321,9 +325,3 @@ def bench_events_command(
 
 def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentError(f"--capacities must be whole numbers above 0, got {text!r}")
-    return int(text)

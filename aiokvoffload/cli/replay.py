@@ -5,10 +5,11 @@ Knows what is set up, in which order it ends, and where each figure comes from; 
 
 import asyncio
 import importlib
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -180,8 +181,18 @@ def _publishing(offload: OffloadingService, options: ReplayOptions) -> AbstractA
     return opened
 
 
-def _metrics(service: OffloadingService, port: int | None) -> AbstractAsyncContextManager[object]:
-    return nullcontext() if port is None else serve_metrics(service, port=port)
+@asynccontextmanager
+async def _metrics(service: OffloadingService, port: int | None) -> AsyncIterator[None]:
+    if port is None:
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(serve_metrics(service, port=port))
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else error
+            raise ArgumentError(f"--metrics-port {port} cannot be listened on: {reason}") from error
+        yield
 
 
 async def _report(

@@ -114,7 +114,9 @@ class ReplayReport:
 
     def table(self) -> Table:
         """The figures that people look at."""
-        table = Table(title=f"{self.requests:,} requests, {self.blocks:,} blocks in {self.seconds:.1f} s")
+        table = Table(
+            title=f"{_counted(self.requests, 'request')}, {_counted(self.blocks, 'block')} in {self.seconds:.1f} s"
+        )
         table.add_column("figure")
         table.add_column("value", justify="right")
         for name, value in self._rows():
@@ -131,9 +133,9 @@ class ReplayReport:
     def _rows(self) -> list[tuple[str, str]]:
         return [
             ("setup", f"{self.device}, {self.policy}, {self.concurrency} at a time"),
-            ("CPU memory", f"{self.cpu_chunks:,} chunks of {self.chunk_bytes:,} B"),
+            ("CPU memory", f"{_counted(self.cpu_chunks, 'chunk')} of {self.chunk_bytes:,} B"),
             *self._disk_rows(),
-            ("hit ratio", f"{self.hit_ratio:.4f} ({self.served_blocks:,} blocks)"),
+            ("hit ratio", f"{self.hit_ratio:.4f} ({_counted(self.served_blocks, 'block')})"),
             ("stored", _traffic(self.stored_bytes, self.store_gbps)),
             ("loaded", _traffic(self.loaded_bytes, self.load_gbps)),
             ("verified blocks, mismatches", self._verdict()),
@@ -150,15 +152,20 @@ class ReplayReport:
     def _disk_rows(self) -> list[tuple[str, str]]:
         if (disk := self.disk) is None:
             return []
+        warm = _counted(disk.warm_chunks, "chunk")
         return [
-            ("disk", f"{disk.bytes:,} B, warm: {disk.warm_chunks:,} chunks at the start, {disk.chunks:,} at the end"),
+            ("disk", f"{disk.bytes:,} B, warm: {warm} at the start, {disk.chunks:,} at the end"),
             ("disk stored, loaded, dropped", f"{disk.stored:,}, {disk.loaded:,}, {disk.dropped:,}"),
             ("disk corrupt, failed", f"{_fault(disk.corrupt)}, {_fault(disk.failed)}"),
-            ("served from disk", f"{self.disk_blocks:,} blocks"),
+            ("served from disk", _counted(self.disk_blocks, "block")),
         ]
 
     def _verdict(self) -> str:
         return f"{self.verified_blocks:,}, {_fault(self.mismatches)}" if self.verify else "not verified (--verify)"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _gbps(size_bytes: int, seconds: float) -> float:

@@ -28,6 +28,10 @@ EnumT = TypeVar("EnumT", bound=enum.Enum)
 
 STDOUT = Path("-")
 USAGE_STATUS = 2
+MAX_COUNT = 100_000_000
+"""Of what is counted or held; every number up to it is multiplied by others without leaving 64 bits."""
+MAX_AT_ONCE = 1_000
+"""Of what runs at once, or again and again."""
 MAX_WIDTH = 1000
 """Of a table that is not shown on a terminal."""
 
@@ -116,6 +120,17 @@ async def cancelled_by_ctrl_c(main: Coroutine[Any, Any, T]) -> T:
         take_over(before)
 
 
+def count(
+    *,
+    help: str,  # noqa: A002 - as typer calls it
+    least: int = 1,
+    most: int = MAX_COUNT,
+    show_default: bool | str = True,
+) -> Any:
+    """An option that is a whole number, bounded before anything makes an array, a range or a thread of it."""
+    return typer.Option(min=least, max=most, help=help, show_default=show_default)
+
+
 def directory(text: str) -> Path:
     """A directory that has a name, as an option's parser."""
     # A path makes "." of it: what a variable of a shell that is not set would fill.
@@ -157,6 +172,19 @@ def sizes(text: str) -> tuple[int, ...]:
     return tuple(parse_size(part) for part in text.split(","))
 
 
+def counts(text: str, *, option: str) -> tuple[int, ...]:
+    """Each whole number in a list.
+
+    Raises:
+        ArgumentError: one is none, or out of bounds.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    # The length first: Python makes no number of thousands of digits.
+    if not all(part.isdecimal() and len(part) < 20 and 1 <= int(part) <= MAX_COUNT for part in parts):
+        raise ArgumentError(f"{option} must be whole numbers in [1, {MAX_COUNT}], got {text!r:.100}")
+    return tuple(int(part) for part in parts)
+
+
 def choices(kind: type[EnumT], text: str, *, option: str) -> tuple[EnumT, ...]:
     """The members of `kind` whose values are listed in `text`.
 
@@ -193,8 +221,16 @@ def check_writable(file: Path | None, *, option: str = "--json") -> None:
         raise ArgumentError(f"{option} {file}: there is no folder {folder}: make it, or name a file in another")
     if file.is_dir():
         raise ArgumentError(f"{option} {file}: that is a folder: name a file in it")
-    if not os.access(file if file.exists() else folder, os.W_OK):
-        raise ArgumentError(f"{option} {file}: it may not be written: name a file in another folder")
+    is_new = not file.exists()
+    if not is_new and not file.is_file():  # opening a pipe would wait for its reader
+        return
+    try:
+        # Permissions do not say it: a file system may have none, and root has all of them.
+        file.open("ab").close()
+    except OSError as error:
+        raise ArgumentError(f"{option} {file}: {error.strerror}: name a file in another folder") from error
+    if is_new:
+        file.unlink()
 
 
 def show(table: Table | Group, json_text: str, json_file: Path | None) -> None:

@@ -77,7 +77,10 @@ def lay_out(kv_caches: CanonicalKVCaches, torch_device: torch.device) -> KVCache
 
 
 def _check_tensor(idx: int, entry: CanonicalKVCacheTensor, torch_device: torch.device) -> None:
-    name, tensor = f"kv_caches.tensors[{idx}]", entry.tensor
+    name, tensor = f"kv_caches.tensors[{idx}]", getattr(entry, "tensor", None)
+    if not isinstance(entry, CanonicalKVCacheTensor) or not isinstance(tensor, torch.Tensor):
+        got = f"one of a {type(tensor).__name__}" if isinstance(entry, CanonicalKVCacheTensor) else type(entry).__name__
+        raise ConfigError(f"{name} must be a CanonicalKVCacheTensor of a torch.Tensor, got {got}")
     if tensor.dim() < 1 or tensor.shape[0] < 1 or not tensor.is_contiguous():
         raise ConfigError(f"{name} must be contiguous with at least one row, got shape {tuple(tensor.shape)}")
     if tensor.device != torch_device:

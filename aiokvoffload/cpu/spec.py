@@ -142,10 +142,15 @@ class CPUOffloadingSpec(OffloadingSpec):
         return OffloadingService(build, groups=config.groups, limits=limits)
 
     def _ranks(self, kv_caches: CanonicalKVCaches | Sequence[CanonicalKVCaches]) -> list[CanonicalKVCaches]:
+        wanted = "kv_caches must be a CanonicalKVCaches, or a sequence with one for each worker"
+        if not isinstance(kv_caches, CanonicalKVCaches | Sequence):
+            raise ConfigError(f"{wanted}, got a {type(kv_caches).__name__}")
         ranks = [kv_caches] if isinstance(kv_caches, CanonicalKVCaches) else list(kv_caches)
-        if not ranks or not all(isinstance(rank, CanonicalKVCaches) for rank in ranks):
-            kinds = [type(rank).__name__ for rank in ranks]
-            raise ConfigError(f"kv_caches must be a CanonicalKVCaches, or one for each worker, got {kinds}")
+        if not ranks:
+            raise ConfigError(f"{wanted}, got an empty {type(kv_caches).__name__}")
+        for index, rank in enumerate(ranks):
+            if not isinstance(rank, CanonicalKVCaches):
+                raise ConfigError(f"{wanted}, got a {type(rank).__name__} at index {index}")
         sizes = {chunk_bytes_by_group(self.config, rank) for rank in ranks}
         if len(sizes) > 1:
             raise ConfigError(f"kv_caches of all workers must have chunks of one size in each group, got {sizes}")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aiokvoffload.base import GPULoadStoreSpec
+from aiokvoffload.base import CanonicalKVCacheRef, GPULoadStoreSpec
 from aiokvoffload.errors import ArgumentError
 
 
@@ -57,3 +57,23 @@ def test_wrong_blocks_are_named(arguments: tuple[Any, ...], message: str) -> Non
     """Fault 48."""
     with pytest.raises(ArgumentError, match=message):
         GPULoadStoreSpec(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 0), "page_size_bytes must be a whole number of at least 1, got 0"),
+        ((0, -64), "page_size_bytes must be a whole number of at least 1, got -64"),
+        ((0, 64.0), "page_size_bytes must be a whole number of at least 1, got 64.0"),
+        ((-1, 64), "tensor_idx must be a whole number of at least 0, got -1"),
+        ((None, 64), "tensor_idx must be a whole number of at least 0, got None"),
+    ],
+)
+def test_a_reference_to_nothing_is_refused_where_it_is_made(arguments: tuple[Any, ...], message: str) -> None:
+    """Pools are planned by dividing by its bytes, before anybody compares them with the tensor's."""
+    with pytest.raises(ArgumentError, match=f"CanonicalKVCacheRef.{message}"):
+        CanonicalKVCacheRef(*arguments)
+
+
+def test_a_reference_may_be_made_of_an_arrays_numbers() -> None:
+    assert CanonicalKVCacheRef(*np.array([1, 64])).page_size_bytes == 64

@@ -3,9 +3,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import typer
@@ -18,6 +21,7 @@ from aiokvoffload.errors import BrokenError
 from tests.cli.newcomer import run_with_only
 from tests.forked import COMMAND, Forks
 
+HUGE = "9" * 20
 GARBLED = '{"hash_ids": [0]}\n{"hash_ids": [0,\n'
 
 
@@ -82,6 +86,14 @@ def test_the_readmes_first_commands_need_nothing_beyond_their_extra(arguments: l
     assert result.returncode == 0, result.stderr
 
 
+def test_a_port_in_use_is_named_with_its_option(runner: CliRunner) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = runner.invoke(app, ["replay", "--requests", "5", "--device", "host", "--metrics-port", port])
+    said = f"aiokvoffload: --metrics-port {port} cannot be listened on: Address already in use\n"
+    assert (result.exit_code, result.stderr) == (2, said)
+
+
 def test_a_missing_trace_is_one_line_and_status_2(runner: CliRunner) -> None:
     result = runner.invoke(app, ["replay", "nowhere.jsonl"])
     assert result.exit_code == 2
@@ -122,6 +134,54 @@ def test_a_wrong_option_is_a_usage_error(runner: CliRunner, arguments: list[str]
     result = runner.invoke(app, ["replay", *arguments])
     assert result.exit_code == 2
     assert arguments[0] in result.stderr
+
+
+def commands(group: typer.Typer) -> Iterator[tuple[str, Callable[..., None]]]:
+    for command in group.registered_commands:
+        assert command.callback is not None
+        yield str(command.name), command.callback
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        yield from commands(inner.typer_instance)
+
+
+def test_every_number_is_bounded_before_anything_is_made_of_it() -> None:
+    """But for `events --after`, which the client of the events checks."""
+    unbounded = set()
+    for name, command in commands(app):
+        for option, hint in get_type_hints(command, include_extras=True).items():
+            kind, *described = get_args(hint) or (hint,)
+            is_number = {int, float} & {kind, *get_args(kind)}
+            if is_number and not any(each.max is not None or each.parser is not None for each in described):
+                unbounded.add((name, option))
+    assert unbounded == {("events", "after")}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["replay", "--requests", HUGE],
+        ["replay", "--chunk-bytes", f"{HUGE}TB"],
+        ["bench", "manager", "--cpu-chunks", HUGE],
+        ["bench", "loop", "--requests", HUGE],
+        ["bench", "copy", "--jobs", "99999999"],
+        ["bench", "copy", "--slot-bytes", f"{HUGE}TB"],
+        ["bench", "policy", "--capacities", HUGE],
+        ["bench", "policy", "--capacities", "9" * 5000],
+        ["bench", "serve", "--prompt-tokens", HUGE],
+    ],
+)
+def test_a_number_beyond_every_machine_is_status_2_and_not_a_traceback(runner: CliRunner, arguments: list[str]) -> None:
+    result = runner.invoke(app, arguments)
+    assert (result.exit_code, type(result.exception)) == (2, SystemExit)
+    assert arguments[-2] in result.stderr or "at most" in result.stderr
+
+
+def test_large_numbers_whose_product_no_machine_has_are_one_line(runner: CliRunner) -> None:
+    for arguments in (["--chunk-bytes", "1024TiB"], ["--gpu-blocks", "100000000"], ["--cpu-chunks", "100000000"]):
+        result = runner.invoke(app, ["replay", *arguments, "--device", "host"])
+        assert result.exit_code == 2
+        assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("missing", ["rich", "typer"])

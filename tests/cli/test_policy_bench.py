@@ -57,7 +57,7 @@ def test_the_command_writes_json_and_says_what_is_wrong() -> None:
     result = runner.invoke(app, [*arguments[:-4], "--capacities", "many"])
     assert (result.exit_code, result.stderr) == (
         2,
-        "aiokvoffload: --capacities must be whole numbers above 0, got 'many'\n",
+        "aiokvoffload: --capacities must be whole numbers in [1, 100000000], got 'many'\n",
     )
 
 

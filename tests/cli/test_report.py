@@ -75,3 +75,9 @@ def test_the_table_says_what_was_not_verified_and_what_the_host_cannot_tell() ->
 def test_the_table_describes_the_first_mismatch_if_there_is_one() -> None:
     assert "first mismatch" not in rendered(report())
     assert "line 2, block 0" in rendered(report(mismatches=1, first_mismatch="line 2, block 0"))
+
+
+def test_one_of_something_is_in_the_singular() -> None:
+    text = rendered(report(requests=1, blocks=1, served_blocks=1, cpu_chunks=1))
+    for part in ("1 request, 1 block in", "(1 block)", "1 chunk of"):
+        assert part in text

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from aiokvoffload.cli.shell import show
+from aiokvoffload.cli.shell import check_writable, show
+from aiokvoffload.errors import ArgumentError
 
 
 def wide_table() -> Table:
@@ -37,3 +38,19 @@ def test_a_width_that_was_asked_for_is_kept(
 def test_json_on_standard_output_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
     show(wide_table(), '{"a": 1}', Path("-"))
     assert capsys.readouterr().out == '{"a": 1}\n'
+
+
+def test_a_file_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("[]")
+    check_writable(old)
+    check_writable(new)
+    assert (old.read_text(), new.exists()) == ("[]", False)
+    check_writable(Path("/dev/null"))
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_a_file_that_cannot_be_made_is_found_out_before_the_work(option: str) -> None:
+    """Root may write everywhere by permission; this file system takes no files."""
+    with pytest.raises(ArgumentError, match=f"^{option} /sys/x.json: .*: name a file in another folder$"):
+        check_writable(Path("/sys/x.json"), option=option)

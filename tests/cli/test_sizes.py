@@ -22,6 +22,14 @@ def test_sizes_read_as_people_write_them(text: str, size_bytes: int) -> None:
     assert parse_size(text) == size_bytes
 
 
+@pytest.mark.parametrize("text", ["1025TiB", "99999999999999999999999TB", "9" * 400])
+def test_a_size_beyond_every_machine_is_refused(text: str) -> None:
+    assert parse_size("1024TiB") == 1 << 50
+    with pytest.raises(ArgumentError, match="size must be at most 1125899906842624 bytes, 1024TiB, got") as caught:
+        parse_size(text)
+    assert len(str(caught.value)) < 200
+
+
 @pytest.mark.parametrize("text", ["", "KiB", "-1", "0", "0.5B", "1.3KiB", "1PiB", "1 2", "1e3", "nan", "16KiBs"])
 def test_what_is_not_a_size_is_named(text: str) -> None:
     with pytest.raises(ArgumentError, match="size must be") as caught:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -36,6 +37,10 @@ def one(tensor: torch.Tensor, page_size_bytes: int) -> CanonicalKVCaches:
     return CanonicalKVCaches([CanonicalKVCacheTensor(tensor, page_size_bytes)], [[CanonicalKVCacheRef(0, 64)]])
 
 
+def of_entry(entry: object) -> CanonicalKVCaches:
+    return CanonicalKVCaches([entry], [[CanonicalKVCacheRef(0, 64)]])  # type: ignore[list-item] # what users pass
+
+
 def overlapping() -> CanonicalKVCaches:
     whole = torch.zeros((9, 64), dtype=torch.uint8)
     entries = [CanonicalKVCacheTensor(whole[:8], 64), CanonicalKVCacheTensor(whole[1:], 64)]
@@ -50,6 +55,8 @@ def overlapping() -> CanonicalKVCaches:
         (one(torch.zeros((8, 64), dtype=torch.uint8, device="meta"), 64), "must be on cpu"),
         (one(torch.zeros((8, 64), dtype=torch.float16), 64), "128 bytes, got 64"),
         (overlapping(), "overlap"),
+        (one(np.zeros((8, 64)), 64), r"tensors\[0\] must be .* of a torch.Tensor, got one of a ndarray"),  # type: ignore[arg-type]
+        (of_entry(torch.zeros((8, 64))), r"tensors\[0\] must be a CanonicalKVCacheTensor.*, got Tensor"),
         (caches_of([8], [64], []), "at least one group"),
         (caches_of([8], [64], [[]]), "at least one tensor"),
         (caches_of([8], [64], [[(0, 64), (0, 64)]]), "each once"),

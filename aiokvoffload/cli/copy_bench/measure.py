@@ -16,7 +16,7 @@ from aiokvoffload.base import GPULoadStoreSpec, Stream, Transfer
 from aiokvoffload.cli.blocks import allocating
 from aiokvoffload.cli.copy_bench.compute import Timed, products
 from aiokvoffload.cli.copy_bench.engines import ONE_CALL
-from aiokvoffload.cli.copy_bench.memory import LOAD_HALF, STORE_HALF, BenchMemory
+from aiokvoffload.cli.copy_bench.memory import LOAD_HALF, STORE_HALF, BenchMemory, random_tensors
 from aiokvoffload.cli.copy_bench.options import CopyOptions, Shape, SlotOrder, Ways
 from aiokvoffload.cli.probe import LoopProbe, Percentiles
 from aiokvoffload.cpu.common import CPULoadStoreSpec
@@ -81,10 +81,16 @@ class Ceiling:
             self._hosts = [torch.ones(options.job_bytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
             self._gpus = [host.to(device.torch_device, copy=True) for host in self._hosts]  # on host, too
         self._streams = [device.create_stream() for _ in range(2)]
+        self._cancelled = False
 
-    def gigabytes_per_s(self, ways: Ways) -> float:
+    async def gigabytes_per_s(self, ways: Ways) -> float:
         """The median of as many measurements as the engines get."""
-        return median(self._measure(ways) for _ in range(self._options.repeat))
+        try:
+            # One at a time: a thread cannot be cancelled, and the end of the process waits for what it still does.
+            return median([await asyncio.to_thread(self._measure, ways) for _ in range(self._options.repeat)])
+        except asyncio.CancelledError:
+            self._cancelled = True
+            raise
 
     def _measure(self, ways: Ways) -> float:
         start = self._device.record(self._streams[0])
@@ -103,7 +109,8 @@ class Ceiling:
         memory = (self._hosts[index], self._gpus[index])
         target, source = memory if index == STORE_HALF else memory[::-1]
         for _ in range(self._options.jobs):
-            target.copy_(source, non_blocking=True)
+            if not self._cancelled:
+                target.copy_(source, non_blocking=True)
 
 
 async def measure(options: CopyOptions, on_figures: Callable[[CopyFigures], None]) -> None:
@@ -118,7 +125,7 @@ async def measure(options: CopyOptions, on_figures: Callable[[CopyFigures], None
         ceiling = await asyncio.to_thread(Ceiling, device, options)
         for shape in options.shapes:
             async with _memory(device, options, shape) as memory:
-                ceilings = {ways: await asyncio.to_thread(ceiling.gigabytes_per_s, ways) for ways in options.ways}
+                ceilings = {ways: await ceiling.gigabytes_per_s(ways) for ways in options.ways}
                 for slots in options.slots:
                     await asyncio.to_thread(memory.order, slots)
                     for engine in options.engines:
@@ -137,7 +144,8 @@ async def measure(options: CopyOptions, on_figures: Callable[[CopyFigures], None
 
 @contextlib.asynccontextmanager
 async def _memory(device: Device, options: CopyOptions, shape: Shape) -> AsyncIterator[BenchMemory]:
-    memory = await asyncio.to_thread(BenchMemory, device, options, shape)
+    tensors = await random_tensors(device, options, shape)
+    memory = await asyncio.to_thread(BenchMemory, device, options, shape, tensors)
     try:
         yield memory
     finally:

@@ -3,6 +3,8 @@
 Knows which bytes belong where, and checks them; takes no time.
 """
 
+import asyncio
+
 import numpy as np
 import torch
 
@@ -14,7 +16,7 @@ from aiokvoffload.base import (
     Ids,
     Transfer,
 )
-from aiokvoffload.cli.blocks import allocating
+from aiokvoffload.cli.blocks import WORD_BYTES, allocating
 from aiokvoffload.cli.copy_bench.engines import SwitchedEngine
 from aiokvoffload.cli.copy_bench.options import CopyOptions, Shape, SlotOrder
 from aiokvoffload.cli.copy_bench.slot_orders import SlotChooser
@@ -27,6 +29,30 @@ from aiokvoffload.errors import InternalError, TransferError
 
 POISON = 0xEE
 STORE_HALF, LOAD_HALF = 0, 1
+RANDOM_WORDS = 16 << 20
+
+
+async def random_tensors(device: Device, options: CopyOptions, shape: Shape) -> list[torch.Tensor]:
+    """Blocks of one shape in GPU memory, a tensor for each layer.
+
+    Raises:
+        ConfigError: there is not so much memory.
+    """
+    size = (options.pool_bytes // shape.slot_bytes * shape.blocks_per_chunk, shape.fragment_bytes)
+    with allocating(f"pools of {options.pool_bytes:,} bytes"):
+        tensors = [_empty_bytes(size, device.torch_device) for _ in range(shape.num_tensors)]
+        for words, _ in tensors:
+            # A part at a time: a thread cannot be cancelled, and the end of the process waits for what it still does.
+            for start in range(0, len(words), RANDOM_WORDS):
+                await asyncio.to_thread(words[start : start + RANDOM_WORDS].random_)
+    return [blocks for _, blocks in tensors]
+
+
+def _empty_bytes(size: tuple[int, int], torch_device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """A tensor as words, since as many random bytes take five times as long one by one, and as what it is."""
+    num_bytes = size[0] * size[1]
+    words = torch.empty(-(-num_bytes // WORD_BYTES), dtype=torch.int64, device=torch_device)
+    return words, words.view(torch.uint8)[:num_bytes].view(size)
 
 
 class BenchMemory:
@@ -36,6 +62,7 @@ class BenchMemory:
         device: where.
         options: how much.
         shape: of a chunk.
+        tensors: of `random_tensors`.
 
     Attributes:
         worker: awaited.
@@ -47,17 +74,12 @@ class BenchMemory:
         ConfigError: there is not so much memory.
     """
 
-    def __init__(self, device: Device, options: CopyOptions, shape: Shape) -> None:
+    def __init__(self, device: Device, options: CopyOptions, shape: Shape, tensors: list[torch.Tensor]) -> None:
         self.device, self._options, self._shape = device, options, shape
         self._num_slots = options.pool_bytes // shape.slot_bytes
         self._num_blocks = self._num_slots * shape.blocks_per_chunk
         self.job_slots = options.job_bytes // shape.slot_bytes
-        size = (self._num_blocks, shape.fragment_bytes)
-        with allocating(f"pools of {options.pool_bytes:,} bytes"):
-            self._tensors = [
-                torch.randint(0, 256, size, dtype=torch.uint8, device=device.torch_device)
-                for _ in range(shape.num_tensors)
-            ]
+        self._tensors = tensors
         config = CopyConfig(
             programs=options.programs, staging_bytes=options.staging_bytes, turn_bytes=options.turn_bytes
         )

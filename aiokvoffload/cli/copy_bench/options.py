@@ -132,6 +132,11 @@ class CopyOptions:
             raise ArgumentError(f"pool_bytes must be twice job_bytes, {2 * self.job_bytes}, got {self.pool_bytes}")
 
     @property
+    def combinations(self) -> int:
+        """How many figures it will be."""
+        return len(self.shapes) * len(self.slots) * len(self.engines) * len(self.ways)
+
+    @property
     def shapes(self) -> tuple[Shape, ...]:
         """Every fragment size in every slot size that it divides."""
         return tuple(

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from aiokvoffload.cli.deferred import Deferred
 from aiokvoffload.cli.plotting import import_matplotlib
-from aiokvoffload.cli.shell import STDOUT, Device, JsonFile, check_writable, clear_errors, directory, run, show
+from aiokvoffload.cli.shell import STDOUT, Device, JsonFile, check_writable, clear_errors, count, directory, run, show
 
 if TYPE_CHECKING:
     from aiokvoffload.cli.demo import report
@@ -36,7 +36,7 @@ def demo_command(
     turns: Annotated[int, typer.Option(min=1, max=16, help="Questions of each.")] = 3,
     answer_tokens: Annotated[int, typer.Option(min=1, max=256, help="Most tokens of an answer.")] = 16,
     gpu_blocks: Annotated[
-        int | None, typer.Option(min=1, help="Blocks in GPU memory.", show_default="too few for all conversations")
+        int | None, count(help="Blocks in GPU memory.", show_default="too few for all conversations")
     ] = None,
     disk_dir: Annotated[
         Path | None,

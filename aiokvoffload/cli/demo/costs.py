@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import linear_regression, mean
 from typing import Any, Self
 
 from aiokvoffload.cli.demo.engine import Hit
@@ -123,8 +124,12 @@ class ServeCosts:
                     for name, tier in data["tiers"].items()
                 },
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArgumentError(f"costs must be those of `aiokvoffload bench serve`: {error!r}") from error
+        except ArgumentError:
+            raise
+        except KeyError as error:
+            raise ArgumentError(f"costs must be those of `aiokvoffload bench serve`, they have no {error}") from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ArgumentError(f"costs must be those of `aiokvoffload bench serve`: {error}") from error
 
 
 def read_costs(path: Path) -> ServeCosts:
@@ -133,36 +138,45 @@ def read_costs(path: Path) -> ServeCosts:
     Raises:
         ArgumentError: the file cannot be read, or has none.
     """
+    what = f"--costs {path}"
+    wanted = "give the file that `aiokvoffload bench serve --json FILE` wrote"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"{path} is not the JSON of `aiokvoffload bench serve`: {error}") from error
-    return ServeCosts.from_dict(data.get("costs") if isinstance(data, dict) else data)
+    except OSError as error:
+        raise ArgumentError(f"{what} cannot be read: {error.strerror}; {wanted}") from error
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{what} is not JSON: {error}; {wanted}") from error
+    if not isinstance(data, dict) or not isinstance(data.get("costs"), dict):
+        raise ArgumentError(f"{what} has no costs; {wanted}")
+    try:
+        return ServeCosts.from_dict(data["costs"])
+    except ArgumentError as error:
+        raise ArgumentError(f"{what}: {error}") from error
 
 
 def fit_tier(points: Sequence[tuple[int, float]]) -> TierCosts:
-    """The line nearest to measured loads (tokens, seconds), in relative terms; neither part of it is below 0.
+    """The line nearest to measured loads (tokens, seconds), by least squares; neither part of it is below 0.
+
+    Args:
+        points: a load's seconds are what is left after a subtraction, so noise may leave less than nothing of a short
+            one. That counts as it is: without such points, those whose noise was upwards would speak alone.
 
     Raises:
-        ArgumentError: there is no point.
+        ArgumentError: there is no point, or one without tokens.
     """
-    if not points or any(tokens < 1 or seconds <= 0 for tokens, seconds in points):
-        raise ArgumentError(f"points must be tokens and seconds above 0, one at least, got {points}")
-    # Each row of the problem is divided by its seconds, so that short loads count as much as long ones.
-    rows = [(1 / seconds, tokens / seconds) for tokens, seconds in points]
-    aa, ab, bb = (sum(first * second for first, second in pairs) for pairs in _products(rows))
-    a, b = (sum(row[column] for row in rows) for column in (0, 1))
-    determinant = aa * bb - ab * ab
-    if len(points) > 1 and determinant > 0:
-        latency_s, token_s = (a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant
-        if latency_s >= 0 and token_s >= 0:
-            return TierCosts(latency_s=latency_s, token_s=token_s)
-    return TierCosts(latency_s=0.0, token_s=b / bb)
+    if not points or any(tokens < 1 for tokens, _ in points):
+        raise ArgumentError(f"points must be tokens above 0 and seconds, one at least, got {points}")
+    # Where the nearest line of all has a part below 0, the nearest without is one that has only the other part.
+    flat = TierCosts(latency_s=max(0.0, mean(seconds for _, seconds in points)), token_s=0.0)
+    steep = TierCosts(latency_s=0.0, token_s=max(0.0, _slope(points)))
+    lines = [steep, flat]
+    if len({tokens for tokens, _ in points}) > 1:
+        slope, intercept = linear_regression(*zip(*points, strict=True))
+        if slope >= 0 and intercept >= 0:
+            lines = [TierCosts(latency_s=intercept, token_s=slope)]
+    return min(lines, key=lambda line: sum((line.load_s(tokens) - seconds) ** 2 for tokens, seconds in points))
 
 
-def _products(rows: Sequence[tuple[float, float]]) -> tuple[list[tuple[float, float]], ...]:
-    return (
-        [(row[0], row[0]) for row in rows],
-        [(row[0], row[1]) for row in rows],
-        [(row[1], row[1]) for row in rows],
-    )
+def _slope(points: Sequence[tuple[int, float]]) -> float:
+    """Of the nearest line through 0."""
+    return sum(tokens * seconds for tokens, seconds in points) / sum(tokens**2 for tokens, _ in points)

@@ -165,7 +165,10 @@ class Engine:
             raise ArgumentError(f"prompt and answer must have a token at least, got {len(prompt)} and {max_tokens}")
         if self._num_blocks(len(prompt) + max_tokens) > self.pages.num_blocks:
             most = self.pages.num_blocks * self._block_tokens
-            raise ArgumentError(f"prompt and answer must fit {most} tokens, got {len(prompt)} and {max_tokens}")
+            raise ArgumentError(
+                f"prompt and answer must fit the {most} tokens of KV that GPU memory has room for, got a prompt of "
+                f"{len(prompt)} and max_tokens of {max_tokens}"
+            )
         if len(self._open) >= self.config.max_requests:
             raise BusyError(f"generate: {len(self._open)} requests are open, the limit is {self.config.max_requests}")
         name = f"request-{next(self._numbers)}"

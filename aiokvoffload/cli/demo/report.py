@@ -26,7 +26,7 @@ class DemoReport:
     Attributes:
         model: its name.
         revision: its version and data type.
-        device: where the blocks lay, as it was asked for.
+        device: where the blocks lay: `cuda` or `host`.
         seconds: of all of it, the loading of the model included, twice.
         conversations: how many took turns.
         turns: of each.

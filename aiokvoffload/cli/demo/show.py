@@ -218,6 +218,12 @@ class _Demo:
     def _prompts(self) -> list[list[int]]:
         return [self.checkpoint.text.encode(Chat().ask(probe)) for probe in PROBES]
 
+    @property
+    def device_name(self) -> str:
+        """Of what `open_device` would open, for what was asked for may be `auto`."""
+        kind: str = self.checkpoint.model.device.type
+        return "host" if kind == "cpu" else kind
+
     def report(self, plain: Run, offloaded: Run, restarted: RestartedFigures, *, seconds: float) -> DemoReport:
         expected = [answer.tokens for answer in plain.probes["computed"]]
         found = [[answer.tokens for answer in answers] for answers in offloaded.probes.values()]
@@ -230,7 +236,7 @@ class _Demo:
         return DemoReport(
             model=self.options.model,
             revision=self.checkpoint.revision,
-            device=self.options.device,
+            device=self.device_name,
             seconds=seconds,
             conversations=self.options.conversations,
             turns=self.options.turns,

@@ -11,6 +11,9 @@ from typing import Any
 from aiokvoffload.errors import ArgumentError
 
 DEFAULT_MAX_TOKENS = 256
+ROLES = ("system", "developer", "user", "assistant")
+"""Of messages; the protocol's others belong to tools, which there are none of."""
+_KINDS = {int: "a whole number", str: "text", bool: "true or false", list: "a list", dict: "an object"}
 _UNSUPPORTED = ("stop", "tools", "functions", "logprobs", "top_logprobs")
 
 
@@ -75,7 +78,7 @@ def _field(fields: dict[str, Any], name: str, kind: type, default: Any) -> Any:
     if value is None:
         return default
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ArgumentError(f"{name} must be a {kind.__name__}, got {value!r:.100}")
+        raise ArgumentError(f"{name} must be {_KINDS[kind]}, got {value!r:.100}")
     return value
 
 
@@ -88,6 +91,8 @@ def _messages(values: list[Any]) -> list[dict[str, str]]:
 def _message(value: Any, index: int) -> dict[str, str]:
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise ArgumentError(f"messages[{index}] must have a role and content, got {value!r:.100}")
+    if value["role"] not in ROLES:
+        raise ArgumentError(f"messages[{index}].role must be one of {', '.join(ROLES)}, got {value['role']!r:.100}")
     content = value.get("content")
     if isinstance(content, list):  # parts, of which only text means anything here
         if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
@@ -95,7 +100,7 @@ def _message(value: Any, index: int) -> dict[str, str]:
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise ArgumentError(f"messages[{index}].content must be text, got {content!r:.100}")
-    return {"role": _encodable(value["role"], index), "content": _encodable(content, index)}
+    return {"role": value["role"], "content": _encodable(content, index)}
 
 
 def _encodable(text: str, index: int) -> str:
@@ -171,9 +176,9 @@ def event(record: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(record).encode() + b"\n\n"
 
 
-def error_record(message: str, *, kind: str) -> dict[str, Any]:
+def error_record(message: str, *, kind: str, code: str | None = None) -> dict[str, Any]:
     """What clients expect of an answer that is none."""
-    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 class TextPieces:

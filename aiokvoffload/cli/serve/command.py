@@ -7,7 +7,8 @@ import typer
 
 from aiokvoffload.cli.deferred import Deferred
 from aiokvoffload.cli.demo.command import Model
-from aiokvoffload.cli.shell import Device, DiskBytes, DiskDir, clear_errors, run, size
+from aiokvoffload.cli.serve.listening import listen
+from aiokvoffload.cli.shell import Device, DiskBytes, DiskDir, clear_errors, count, run, size
 
 if TYPE_CHECKING:
     from aiokvoffload.cli.serve import run as server
@@ -21,13 +22,13 @@ def serve_command(
     device: Device = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on. There is no password.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    gpu_tokens: Annotated[int, typer.Option(min=16, help="Tokens of KV in GPU memory.")] = 8192,
+    gpu_tokens: Annotated[int, count(least=16, help="Tokens of KV in GPU memory.")] = 8192,
     cpu_bytes: Annotated[
         int, typer.Option(parser=size, metavar="SIZE", help="CPU memory for KV.", show_default="1GiB")
     ] = 1 << 30,
     disk_dir: DiskDir = None,
     disk_bytes: DiskBytes = None,
-    max_requests: Annotated[int, typer.Option(min=1, help="Requests open at a time; more get status 429.")] = 256,
+    max_requests: Annotated[int, count(help="Requests open at a time; more get status 429.")] = 256,
     costs: Annotated[
         Path | None,
         typer.Option(
@@ -38,12 +39,11 @@ def serve_command(
     ] = None,
 ) -> None:
     """Serve a language model over HTTP, for OpenAI's clients, with its KV cache offloaded."""
-    with clear_errors():
+    # It listens before anything is imported and loaded, which takes long.
+    with clear_errors(), listen(host, port) as listener:
         options = server.ServeOptions(
             model=model,
             device=device,
-            host=host,
-            port=port,
             gpu_tokens=gpu_tokens,
             cpu_bytes=cpu_bytes,
             disk_dir=disk_dir,
@@ -51,4 +51,4 @@ def serve_command(
             max_requests=max_requests,
             costs=costs,
         )
-        run(server.serve(options))
+        run(server.serve(options, listener))

@@ -72,7 +72,8 @@ class _Chat:
         try:
             chat = parse_chat(await _body(Request(scope, receive)))
             if chat.model != self._served.name:
-                raise ArgumentError(f"model must be {self._served.name!r}, got {chat.model!r}")
+                await _no_model(self._served, chat.model)(scope, receive, send)
+                return
             prompt = await asyncio.to_thread(self._served.text.encode, chat.messages)
             generation = self._served.engine.generate(prompt, max_tokens=chat.max_tokens, stop=self._served.text.stop)
         except ClientDisconnect:
@@ -139,12 +140,14 @@ def _models(served: Served) -> Callable[[Request], Awaitable[Response]]:
 def _model(served: Served) -> Callable[[Request], Awaitable[Response]]:
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
-        if name == served.name:
-            return JSONResponse(_record(served))
-        message = f"model must be {served.name!r}, got {name!r}"
-        return JSONResponse(error_record(message, kind="invalid_request_error"), 404)
+        return JSONResponse(_record(served)) if name == served.name else _no_model(served, name)
 
     return model
+
+
+def _no_model(served: Served, name: str) -> Response:
+    message = f"model must be {served.name!r}, got {name!r:.100}"
+    return JSONResponse(error_record(message, kind="invalid_request_error", code="model_not_found"), 404)
 
 
 def _record(served: Served) -> dict[str, object]:

@@ -16,6 +16,7 @@ from aiokvoffload.cli.demo.engine import Engine, EngineConfig, Hit, load_always
 from aiokvoffload.cli.demo.model import PagedModel
 from aiokvoffload.cli.demo.setup import BLOCK_TOKENS, Storage, load_model, open_service, use_cores
 from aiokvoffload.cli.serve.endpoint import Served, make_endpoint
+from aiokvoffload.cli.serve.listening import address
 from aiokvoffload.errors import ArgumentError
 
 GRACE_S = 5
@@ -30,8 +31,6 @@ class ServeOptions:
 
     model: str = "smollm2"
     device: str = "auto"
-    host: str = "127.0.0.1"
-    port: int = 8000
     gpu_tokens: int = 8192
     cpu_bytes: int = 1 << 30
     disk_dir: Path | None = None
@@ -66,36 +65,39 @@ class ServeOptions:
         return Storage(self.cpu_bytes, self.disk_dir, self.disk_bytes or 0)
 
 
-async def serve(options: ServeOptions) -> None:
+async def serve(options: ServeOptions, listener: socket.socket) -> None:
     """Serve until the process is told to end.
 
+    Args:
+        options: how.
+        listener: of `listen`; the caller closes it.
+
     Raises:
-        ArgumentError: the address cannot be listened on, or options do not go together.
+        ArgumentError: options do not go together.
     """
     storage, worth_loading = options.storage(), await asyncio.to_thread(options.decision)
-    with _listen(options.host, options.port) as listener:  # before the model is loaded, which takes long
-        use_cores()
-        checkpoint = await load_model(options.model, options.device)
-        num_blocks = -(-options.gpu_tokens // BLOCK_TOKENS)
-        device = checkpoint.model.device.type
-        make = partial(PagedModel, num_blocks=num_blocks, block_tokens=BLOCK_TOKENS, decode_graphs=device == "cuda")
-        model = await asyncio.to_thread(make, checkpoint.model)
-        on_cpu = device == "cpu"
-        config = EngineConfig(
-            piece_tokens=256 if on_cpu else 2048,
-            max_rows=16 if on_cpu else 64,
-            exact=False,
-            max_requests=options.max_requests,
-            worth_loading=worth_loading,
-        )
-        namespace = f"aiokvoffload serve: {checkpoint.revision}, blocks of {BLOCK_TOKENS}"
-        service = open_service(model, storage, device=options.device, namespace=namespace)
-        async with service as offload, Engine(model, config, offload=offload) as engine:
-            endpoint = make_endpoint(Served(options.model, checkpoint.text, engine, offload))
-            server = _Server(endpoint, engine)
-            signal.signal(signal.SIGTERM, server.end)
-            print(f"serving {options.model} at http://{_address(options.host, listener)}/v1", flush=True)
-            await server.serve([listener])
+    use_cores()
+    checkpoint = await load_model(options.model, options.device)
+    num_blocks = -(-options.gpu_tokens // BLOCK_TOKENS)
+    device = checkpoint.model.device.type
+    make = partial(PagedModel, num_blocks=num_blocks, block_tokens=BLOCK_TOKENS, decode_graphs=device == "cuda")
+    model = await asyncio.to_thread(make, checkpoint.model)
+    on_cpu = device == "cpu"
+    config = EngineConfig(
+        piece_tokens=256 if on_cpu else 2048,
+        max_rows=16 if on_cpu else 64,
+        exact=False,
+        max_requests=options.max_requests,
+        worth_loading=worth_loading,
+    )
+    namespace = f"aiokvoffload serve: {checkpoint.revision}, blocks of {BLOCK_TOKENS}"
+    service = open_service(model, storage, device=options.device, namespace=namespace)
+    async with service as offload, Engine(model, config, offload=offload) as engine:
+        endpoint = make_endpoint(Served(options.model, checkpoint.text, engine, offload))
+        server = _Server(endpoint, engine)
+        signal.signal(signal.SIGTERM, server.end)
+        print(f"serving {options.model} at http://{address(listener)}/v1", flush=True)
+        await server.serve([listener])
 
 
 class _Server(uvicorn.Server):
@@ -118,16 +120,3 @@ class _Server(uvicorn.Server):
     def end(self, *_: object) -> None:
         """As the handler of a signal that uvicorn raises again when it has ended: engine and service end after it."""
         self.should_exit = True
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    if not host:  # a socket takes that for every address of the machine
-        raise ArgumentError("--host must have a name: 127.0.0.1 for this machine alone, 0.0.0.0 for all that reach it")
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise ArgumentError(f"--host {host} --port {port} cannot be listened on: {error.strerror}") from error
-
-
-def _address(host: str, listener: socket.socket) -> str:
-    return f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

@@ -10,11 +10,14 @@ from aiokvoffload.cli.demo.command import stages
 from aiokvoffload.cli.plotting import import_matplotlib
 from aiokvoffload.cli.serve_bench.options import ServeBenchOptions
 from aiokvoffload.cli.shell import (
+    MAX_AT_ONCE,
     STDOUT,
     Device,
     JsonFile,
     check_writable,
     clear_errors,
+    count,
+    counts,
     directory,
     run,
     show,
@@ -22,7 +25,6 @@ from aiokvoffload.cli.shell import (
     size_or_zero,
 )
 from aiokvoffload.config import COPY_ENGINES, CopyConfig
-from aiokvoffload.errors import ArgumentError
 
 if TYPE_CHECKING:
     import torch
@@ -49,13 +51,13 @@ def bench_serve_command(
     ] = None,
     device: Device = "auto",
     block_tokens: Annotated[
-        int | None, typer.Option(min=16, help="Tokens of a block.", show_default="64 on cuda, else 16")
+        int | None, count(least=16, help="Tokens of a block.", show_default="64 on cuda, else 16")
     ] = None,
     piece_tokens: Annotated[
         int | None,
-        typer.Option(min=16, help="Tokens of a prompt in one step.", show_default="4096 on cuda, else 256"),
+        count(least=16, help="Tokens of a prompt in one step.", show_default="4096 on cuda, else 256"),
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Measurements, of which medians are taken.")] = 3,
+    repeat: Annotated[int, count(most=MAX_AT_ONCE, help="Measurements, of which medians are taken.")] = 3,
     cpu_bytes: Annotated[
         int | None,
         typer.Option(parser=size, metavar="SIZE", help="CPU memory for KV.", show_default="3 of the longest prompts"),
@@ -64,12 +66,12 @@ def bench_serve_command(
         Path | None,
         typer.Option(parser=directory, metavar="DIR", help="Measure hits on a disk too, in a folder made there."),
     ] = None,
-    disk_max_tokens: Annotated[int, typer.Option(min=16, help="Longest prompt to be measured from disk.")] = 16_384,
+    disk_max_tokens: Annotated[int, count(least=16, help="Longest prompt to be measured from disk.")] = 16_384,
     decode_rows: Annotated[
-        int | None, typer.Option(min=0, help="Answers beside copies.", show_default="64 on cuda, else 4")
+        int | None, count(least=0, help="Answers beside copies.", show_default="64 on cuda, else 4")
     ] = None,
     storing_prompts: Annotated[
-        int | None, typer.Option(min=0, help="Prompts with and without storing.", show_default="12 on cuda, else 4")
+        int | None, count(least=0, help="Prompts with and without storing.", show_default="12 on cuda, else 4")
     ] = None,
     copy_engine: Annotated[str, typer.Option(help=f"How the service copies: {', '.join(COPY_ENGINES)}.")] = "auto",
     staging_bytes: Annotated[
@@ -78,7 +80,7 @@ def bench_serve_command(
             parser=size, metavar="SIZE", help="GPU memory of the rings between a copy's stages.", show_default="128MiB"
         ),
     ] = _COPY.staging_bytes,
-    programs: Annotated[int, typer.Option(min=1, help="Of the gathering kernel.")] = _COPY.programs,
+    programs: Annotated[int, count(most=MAX_AT_ONCE, help="Of the gathering kernel.")] = _COPY.programs,
     turn_bytes: Annotated[
         int,
         typer.Option(
@@ -103,7 +105,9 @@ def bench_serve_command(
         options = ServeBenchOptions(
             model=model or ("random-8b" if on_cuda else "random"),
             device="cuda" if on_cuda else device,
-            prompt_tokens=_lengths(prompt_tokens or ("256,1024,4096,16384,65536" if on_cuda else "64,256,1024")),
+            prompt_tokens=counts(
+                prompt_tokens or ("256,1024,4096,16384,65536" if on_cuda else "64,256,1024"), option="--prompt-tokens"
+            ),
             block_tokens=block_tokens or (64 if on_cuda else 16),
             piece_tokens=piece_tokens or (4096 if on_cuda else 256),
             repeat=1 if quick else repeat,
@@ -124,10 +128,3 @@ def bench_serve_command(
         show(report.serve_table(benchmark), benchmark.to_json(), json_file)
         if plot is not None:
             report.plot_serve(benchmark, plot)
-
-
-def _lengths(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise ArgumentError(f"--prompt-tokens must be whole numbers above 0, got {text!r}")
-    return tuple(int(part) for part in parts)

@@ -26,9 +26,6 @@ from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import InternalError
 from aiokvoffload.service.service import OffloadingService
 
-MIN_LOAD_S = 1e-3
-"""A shorter load is lost in the noise of the step after it, and says nothing of longer ones."""
-
 
 class Stages(Protocol):
     """Who is told how far it is."""
@@ -99,7 +96,7 @@ class _Run:
         return ServeBenchmark(
             model=options.model,
             revision=self._checkpoint.revision,
-            device=options.device,
+            device=self._device.name,
             seconds=time.perf_counter() - began_s,
             block_tokens=options.block_tokens,
             block_bytes=model.block_bytes,
@@ -134,7 +131,7 @@ class _Run:
         size = self._options.ceiling_bytes
         copies = CopyOptions(job_bytes=size, pool_bytes=2 * size, jobs=8, repeat=5, slot_bytes=(size,))
         ceiling = await asyncio.to_thread(Ceiling, self._device, copies)
-        found = {ways.value: await asyncio.to_thread(ceiling.gigabytes_per_s, ways) for ways in Ways}
+        found = {ways.value: await ceiling.gigabytes_per_s(ways) for ways in Ways}
         self._stages.advance()
         return found
 
@@ -255,8 +252,7 @@ def fit_costs(model: str, lengths: list[LengthFigure], hits: list[HitFigure]) ->
     tiers: dict[str, TierCosts] = {}
     for tier in dict.fromkeys(hit.tier for hit in hits if hit.hit_percent):
         whole = [hit for hit in hits if hit.tier == tier and hit.hit_percent == 100]
-        loads = [(hit.loaded_tokens, hit.ttft_ms / 1e3 - last_s[hit.prompt_tokens]) for hit in whole]
-        tiers[tier] = fit_tier([load for load in loads if load[1] > MIN_LOAD_S] or [(loads[-1][0], MIN_LOAD_S)])
+        tiers[tier] = fit_tier([(hit.loaded_tokens, hit.ttft_ms / 1e3 - last_s[hit.prompt_tokens]) for hit in whole])
     compute, slowest_s = [], 0.0
     for each in lengths:  # a longer prompt takes no shorter, whatever the noise says
         slowest_s = max(slowest_s, each.engine_ms / 1e3)

@@ -1,9 +1,12 @@
+import asyncio
+import contextlib
 import importlib.util
 import io
 import json
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from aiokvoffload.cli.trace import TraceRequest, read_trace
 from aiokvoffload.cli.traces import SAMPLE_TRACE
 from aiokvoffload.copy.host_engine import HostEngine
 from aiokvoffload.copy.plan import CopyPlan
+from aiokvoffload.device import open_device
 from aiokvoffload.errors import ArgumentError, ConfigError, InternalError
 
 SMALL = {
@@ -45,6 +49,7 @@ async def figures_of(**options: object) -> list[CopyFigures]:
 
 async def test_every_engine_is_measured_and_verified_in_every_order_and_direction() -> None:
     figures = await figures_of(engines=ENGINES, slots=tuple(SlotOrder))
+    assert len(figures) == CopyOptions(**SMALL | {"engines": ENGINES, "slots": tuple(SlotOrder)}).combinations  # type: ignore[arg-type]
     seen = {(each.engine, each.slots, each.ways) for each in figures}
     assert seen == {(engine, slots.value, ways.value) for engine in ENGINES for slots in SlotOrder for ways in Ways}
     for each in figures:
@@ -55,6 +60,32 @@ async def test_every_engine_is_measured_and_verified_in_every_order_and_directio
         "direct",
         "torch",
     }
+
+
+async def test_a_cancelled_ceiling_copies_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread cannot be cancelled, and the process would wait for all that it still does."""
+    begun, may_go_on, ended = asyncio.Event(), threading.Event(), threading.Event()
+    loop, measure_once, calls = asyncio.get_running_loop(), measure.Ceiling._measure, []
+
+    def blocked(self: measure.Ceiling, ways: Ways) -> float:
+        calls.append(ways)
+        loop.call_soon_threadsafe(begun.set)
+        may_go_on.wait()
+        rate = measure_once(self, ways)
+        ended.set()
+        return rate
+
+    monkeypatch.setattr(measure.Ceiling, "_measure", blocked)
+    with contextlib.closing(open_device("host")) as device:
+        ceiling = measure.Ceiling(device, CopyOptions(**SMALL))  # type: ignore[arg-type] # options by name
+        ceiling._gpus[0].fill_(7)
+        measuring = asyncio.create_task(ceiling.gigabytes_per_s(Ways.D2H))
+        await begun.wait()
+        measuring.cancel()
+        await asyncio.wait([measuring])
+        may_go_on.set()
+        await asyncio.to_thread(ended.wait)
+        assert (measuring.cancelled(), calls, int(ceiling._hosts[0].max())) == (True, [Ways.D2H], 1)
 
 
 async def test_what_a_model_loses_is_measured_beside_the_copies(monkeypatch: pytest.MonkeyPatch) -> None:

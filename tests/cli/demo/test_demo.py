@@ -48,7 +48,9 @@ def figures(**changed: object) -> DemoReport:
 @pytest.fixture(scope="module")
 def demonstration() -> "subprocess.CompletedProcess[str]":
     """In a process of its own, since it sets the process up; the restart is a second one."""
-    return run_with_only("demo", "demo", *QUICK, "--json", "-")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("CUDA_VISIBLE_DEVICES", "")  # so that what torch finds is the host
+        return run_with_only("demo", "demo", *QUICK, "--device", "auto", "--json", "-")
 
 
 def test_the_readmes_first_command_needs_nothing_beyond_its_extra(
@@ -63,6 +65,7 @@ def test_the_demo_finds_every_answer_identical_and_every_tier_used(
 ) -> None:
     found = json.loads(demonstration.stdout)
     assert found["tokens_identical"] is True
+    assert found["device"] == "host"
     assert list(found["ttft_ms"]) == ["computed", "gpu", "cpu", "disk"]
     assert all(
         found["bytes"][direction] > 0 for direction in ("gpu_to_cpu", "cpu_to_gpu", "cpu_to_disk", "disk_to_cpu")

@@ -2,6 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import aiokvoffload as kv
 from aiokvoffload.cli.demo.costs import ServeCosts, TierCosts, fit_tier, read_costs
@@ -62,22 +64,36 @@ def test_the_break_even_is_the_shortest_prompt_that_is_loaded_sooner() -> None:
 
 
 @pytest.mark.parametrize(
-    ("points", "expected"),
+    ("points", "latency_s", "token_s"),
     [
-        ([(1000, 0.003), (10_000, 0.012), (100_000, 0.102)], (0.002, 1e-6)),
-        ([(1000, 0.003)], (0.0, 3e-6)),
-        ([(1000, 0.001), (10_000, 0.02)], (0.0, None)),
+        ([(1000, 0.003), (10_000, 0.012), (100_000, 0.102)], 0.002, 1e-6),
+        ([(1000, 0.003)], 0.0, 3e-6),
+        ([(1000, 0.001), (10_000, 0.02)], 0.0, 201 / 101e6),
+        ([(48, 2.04e-3), (240, 1.87e-3), (1008, 1.92e-3)], 1.943e-3, 0.0),
+        ([(64, -0.001), (1024, 0.004)], 0.0, 3.83e-6),
+        ([(64, -0.001), (1024, -0.002)], 0.0, 0.0),
+        ([(64, 0.001), (64, 0.003)], 0.0, 31.25e-6),
     ],
-    ids=["a line", "one point", "a line that would begin below 0"],
+    ids=["line", "one point", "begins below 0", "falls", "noise of a short one", "nothing but noise", "one length"],
 )
-def test_a_line_is_fitted_to_loads_and_neither_part_is_negative(
-    points: list[tuple[int, float]], expected: tuple[float, float | None]
+def test_the_nearest_line_is_fitted_to_loads_and_neither_part_is_negative(
+    points: list[tuple[int, float]], latency_s: float, token_s: float
 ) -> None:
     found = fit_tier(points)
-    assert found.latency_s == pytest.approx(expected[0], abs=1e-9)
-    assert found.token_s > 0
-    if expected[1] is not None:
-        assert found.token_s == pytest.approx(expected[1])
+    assert found.latency_s == pytest.approx(latency_s, rel=1e-3, abs=1e-9)
+    assert found.token_s == pytest.approx(token_s, rel=1e-3, abs=1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**5), st.floats(-0.01, 1.0)), min_size=1, max_size=6))
+def test_no_other_line_that_is_not_negative_is_nearer(points: list[tuple[int, float]]) -> None:
+    def distance(latency_s: float, token_s: float) -> float:
+        return sum((latency_s + tokens * token_s - seconds) ** 2 for tokens, seconds in points)
+
+    found = fit_tier(points)
+    nearest = distance(found.latency_s, found.token_s)
+    for latency_s in (0.0, found.latency_s * 0.9, found.latency_s * 1.1, found.latency_s + 1e-3):
+        for token_s in (0.0, found.token_s * 0.9, found.token_s * 1.1, found.token_s + 1e-7):
+            assert distance(latency_s, token_s) >= nearest - 1e-9
 
 
 def test_costs_come_back_from_the_benchmarks_json(tmp_path: Path) -> None:
@@ -86,14 +102,28 @@ def test_costs_come_back_from_the_benchmarks_json(tmp_path: Path) -> None:
     assert read_costs(file) == costs()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"costs": {"model": "random"}}', '{"costs": {"tiers": []}}'])
-def test_a_file_without_costs_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", " is not JSON: Expecting value"),
+        ("[]", " has no costs; give the file that `aiokvoffload bench serve --json FILE` wrote"),
+        ('{"tokens_identical": true}', " has no costs; give the file"),
+        ('{"costs": {"model": "random"}}', ": costs must be those of .*, they have no 'step_s'"),
+        ('{"costs": {"model": "m", "step_s": 1, "compute": 3}}', ": costs must be those of .*: 'int' object"),
+        ('{"costs": {"model": "m", "step_s": -1, "compute": [[1, 1]], "tiers": {}}}', ": seconds must be .*, got -1"),
+    ],
+)
+def test_a_file_without_costs_is_refused_and_what_is_wrong_is_said(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "bench.json"
     file.write_text(text)
-    with pytest.raises(ArgumentError, match="bench serve"):
+    with pytest.raises(ArgumentError, match=f"^--costs {file}{message}"):
         read_costs(file)
-    with pytest.raises(ArgumentError, match="bench serve"):
-        read_costs(tmp_path / "nowhere.json")
+
+
+def test_a_file_of_costs_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere.json"
+    with pytest.raises(ArgumentError, match=f"^--costs {file} cannot be read: No such file or directory; give the"):
+        read_costs(file)
 
 
 def test_impossible_costs_are_refused() -> None:

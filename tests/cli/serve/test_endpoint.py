@@ -184,19 +184,30 @@ async def test_a_server_that_ends_gives_a_client_up_that_takes_nothing() -> None
             b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}]}',
             "must be text that has an encoding",
         ),
-        (b'{"model": "tiny", "messages": [{"role": "\\ud800", "content": ""}]}', "must be text that has an encoding"),
+        (b'{"model": "tiny", "messages": [{"role": "\\ud800", "content": ""}]}', "messages[0].role must be one of"),
         (b'{"model": "tiny"}', "one message at least"),
         (b'{"model": "tiny", "messages": [{"role": 1}]}', "messages[0] must have a role"),
         (b'{"model": "tiny", "messages": [{"role": "user", "content": 1}]}', "messages[0].content must be text"),
         (b'{"model": "tiny", "messages": [{"role": "user", "content": [1]}]}', "parts that are text"),
-        (b'{"model": "large", "messages": [{"role": "user", "content": "?"}]}', "model must be 'tiny', got 'large'"),
+        (
+            b'{"model": "tiny", "messages": [{"role": "tool", "content": "?"}]}',
+            "messages[0].role must be one of system",
+        ),
+        (b'{"model": "tiny", "messages": [{"role": "wizard", "content": "?"}]}', "user, assistant, got 'wizard'"),
+        (b'{"model": "tiny", "messages": 5}', "messages must be a list, got 5"),
         (b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "n": 2}', "n must be 1"),
         (b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "logprobs": true}', "logprobs is not"),
         (b'{"model": "tiny", "messages": [], "functions": [{"name": "f"}]}', "functions is not supported"),
         (b'{"model": "tiny", "messages": [], "response_format": {"type": "json_object"}}', "must be text"),
         (b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "max_tokens": 0}', "at least 1, got 0"),
-        (b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "max_tokens": true}', "must be a int"),
-        (b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "max_tokens": 9999}', "must fit 1600"),
+        (
+            b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "max_tokens": true}',
+            "must be a whole number",
+        ),
+        (
+            b'{"model": "tiny", "messages": [{"role": "user", "content": "?"}], "max_tokens": 9999}',
+            "must fit the 1600 tokens of KV",
+        ),
     ],
 )
 async def test_what_cannot_be_answered_is_status_400_and_says_why(body: bytes, reason: str) -> None:
@@ -205,6 +216,13 @@ async def test_what_cannot_be_answered_is_status_400_and_says_why(body: bytes, r
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
     assert reason in response.json()["error"]["message"]
+
+
+async def test_a_model_that_there_is_not_is_status_404_as_openais() -> None:
+    async with serving() as rig:
+        with pytest.raises(openai.NotFoundError, match="model must be 'tiny', got 'large'") as caught:
+            await rig.client.chat.completions.create(model="large", messages=question())
+    assert caught.value.code == "model_not_found"
 
 
 async def test_what_is_not_served_is_said_in_the_clients_terms() -> None:

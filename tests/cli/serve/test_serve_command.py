@@ -71,6 +71,21 @@ def test_an_address_in_use_is_one_line_and_status_2(forks: Forks) -> None:
     assert result.stderr.count("\n") == 1
 
 
+def test_an_address_in_use_is_said_before_anything_slow_is_imported() -> None:
+    program = """
+import socket, sys
+from typer.testing import CliRunner
+from aiokvoffload.cli.app import app
+with socket.create_server(("127.0.0.1", 0)) as taken:
+    result = CliRunner().invoke(app, ["serve", "--port", str(taken.getsockname()[1])])
+print(result.stderr, end="")
+sys.exit(f"{result.exit_code} {'torch' in sys.modules}")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603
+    assert result.stdout.endswith("cannot be listened on: Address already in use\n")
+    assert result.stderr == "2 False\n"
+
+
 def test_a_host_without_a_name_is_not_every_address(forks: Forks) -> None:
     result = forks.run(COMMAND, *SERVE, "--host", "", "--port", "0")
     assert result.returncode == 2
@@ -92,13 +107,13 @@ def test_an_address_with_colons_is_written_as_a_url_wants_it(forks: Forks) -> No
 
 @pytest.mark.parametrize("option", [["--disk-bytes", "1GiB"], ["--disk-dir", "somewhere"]])
 def test_a_disk_needs_a_directory_and_a_size(option: list[str], forks: Forks) -> None:
-    result = forks.run(COMMAND, "serve", *option)
+    result = forks.run(COMMAND, "serve", "--port", "0", *option)
     assert result.returncode == 2
     assert result.stderr == "aiokvoffload: --disk-dir and --disk-bytes belong together: where, and how much\n"
 
 
 def test_without_the_extra_the_command_says_what_to_install(forks: Forks) -> None:
-    result = forks.run(without("uvicorn") + COMMAND, *SERVE)
+    result = forks.run(without("uvicorn") + COMMAND, *SERVE, "--port", "0")
     assert result.returncode == 2
     assert result.stderr == "aiokvoffload: uvicorn is missing: pip install 'aiokvoffload[serve]'\n"
 

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from aiokvoffload.cli.app import app
@@ -15,9 +16,11 @@ BENCH_SERVE = ["bench", "serve", "--device", "host", "--model", "random", "--qui
 def test_every_tier_and_share_of_hits_is_measured_in_one_run(tmp_path: Path, forks: Forks) -> None:
     """In a process of its own, since it sets the process up."""
     lengths = ["--prompt-tokens", "64,128", "--piece-tokens", "64", "--disk-dir", str(tmp_path)]
-    result = forks.run(COMMAND, *BENCH_SERVE, *lengths, "--json", "-")
+    found_by_torch = [] if torch.cuda.is_available() else ["--device", "auto"]
+    result = forks.run(COMMAND, *BENCH_SERVE, *lengths, *found_by_torch, "--json", "-")
     assert (result.returncode, result.stderr) == (0, "")
     found = json.loads(result.stdout)
+    assert found["device"] == "host"
     hits = [(hit["tier"], hit["prompt_tokens"], hit["hit_percent"], hit["loaded_tokens"]) for hit in found["hits"]]
     assert hits == [
         *[("none", 64, 0, 0), ("cpu", 64, 50, 32), ("cpu", 64, 80, 48), ("cpu", 64, 100, 48)],
@@ -38,7 +41,7 @@ def test_every_tier_and_share_of_hits_is_measured_in_one_run(tmp_path: Path, for
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--prompt-tokens", "1k"], "--prompt-tokens must be whole numbers above 0, got '1k'"),
+        (["--prompt-tokens", "1k"], "--prompt-tokens must be whole numbers in [1, 100000000], got '1k'"),
         (["--prompt-tokens", "40"], "prompt_tokens must be multiples of a block's 16, two at least, got 40"),
         (
             ["--json", "no/such/folder/x"],

@@ -97,9 +97,17 @@ def test_costs_are_what_the_load_adds_to_the_last_step() -> None:
     assert list(costs.tiers) == ["cpu", "disk"]
 
 
-def test_a_load_that_is_lost_in_the_noise_still_has_costs() -> None:
+def test_a_load_that_is_lost_in_the_noise_costs_nothing_and_never_less() -> None:
     costs = fit_costs("random", [length(64, 12.0)], [hit(64, 8.0)])
-    assert 0 < costs.tiers["cpu"].load_s(64) <= 0.001
+    assert costs.tiers["cpu"] == TierCosts(latency_s=0.0, token_s=0.0)
+
+
+def test_a_slow_short_load_says_nothing_of_long_ones_that_were_quick() -> None:
+    """The last step alone takes 20 ms; a line through the slow load alone would have 1,008 tokens take 32 ms."""
+    lengths = [length(48, 12.0), length(240, 12.0), length(1008, 40.0)]
+    costs = fit_costs("random", lengths, [hit(48, 21.52), hit(240, 20.8), hit(1008, 20.57)]).tiers["cpu"]
+    assert costs.token_s == 0.0
+    assert costs.load_s(1008) == pytest.approx(0.00096, rel=0.01)
 
 
 def test_short_loads_that_are_lost_in_the_noise_do_not_make_long_ones_free() -> None:
