@@ -1,9 +1,11 @@
 """How often absent keys were offered for storing, so that what is seen once need not be stored."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from itertools import takewhile
 
 from aiokvoffload.base import OffloadKey
+from aiokvoffload.cache.chains import split_by_group
 
 
 class OfferCounter:
@@ -33,8 +35,19 @@ class OfferCounter:
         while len(self._count_by_key) > self._max_keys:
             self._count_by_key.popitem(last=False)
 
-    def is_worth_storing(self, key: OffloadKey) -> bool:
-        """Whether `key` was offered often enough."""
+    def worth_storing(self, keys: Sequence[OffloadKey], windowed: Set[bytes] = frozenset()) -> Sequence[OffloadKey]:
+        """Those that were offered often enough, and of a chain none behind one that was not.
+
+        Args:
+            keys: in chain order, of several groups in any order.
+            windowed: ends of the keys of groups that need no whole prefix: each key is judged by itself.
+        """
+        due: set[OffloadKey] = set()
+        for suffix, chain in split_by_group(keys).items():
+            due.update(filter(self._is_due, chain) if suffix in windowed else takewhile(self._is_due, chain))
+        return [key for key in keys if key in due]
+
+    def _is_due(self, key: OffloadKey) -> bool:
         return self._count_by_key.get(key, 0) >= self._threshold
 
     def __len__(self) -> int:

@@ -6,7 +6,6 @@ It moves no byte and waits for nothing; it says what is to be done and is told h
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from itertools import count as counted
-from itertools import takewhile
 
 from aiokvoffload.base import (
     LookupResult,
@@ -19,7 +18,7 @@ from aiokvoffload.base import (
     ReqContext,
     ResidentPart,
 )
-from aiokvoffload.cache.chains import group_suffix, split_by_group
+from aiokvoffload.cache.chains import group_suffix
 from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.event_log import EventLog
 from aiokvoffload.cache.key_check import KeyCheck, as_sequence
@@ -342,11 +341,7 @@ class CPUOffloadingManager(OffloadingManager):
         self, absent: Sequence[OffloadKey], uses: RequestUses, offers: OfferCounter
     ) -> Sequence[OffloadKey]:
         offers.count(uses.count_offer(absent))
-        is_due = offers.is_worth_storing
-        due: set[OffloadKey] = set()
-        for suffix, keys in split_by_group(absent).items():
-            due.update(filter(is_due, keys) if suffix in self._windowed else takewhile(is_due, keys))
-        return [key for key in absent if key in due]
+        return offers.worth_storing(absent, self._windowed)
 
 
 def _require_at_least_one(name: str, value: int) -> None:
