@@ -39,7 +39,8 @@ class RequestUses:
 
     def looked_up(self, keys: Sequence[OffloadKey], slots: Sequence[int], removals: int) -> None:
         """Remember in which slots the leading of `keys` were found, and how many removals there had been."""
-        self._found = keys[: len(slots)], slots, removals
+        # Tuples, which the garbage collector goes through once: lists it does each time.
+        self._found = keys[: len(slots)], tuple(slots), removals
         self._found_next = 0
 
     def slots_of(self, keys: Sequence[OffloadKey], removals: int) -> Sequence[int] | None:
