@@ -5,6 +5,7 @@ from typing import cast
 
 from aiokvoffload.base import CachePolicy, LookupResult, OffloadKey, Residents
 from aiokvoffload.cache.discard import DiscardPile
+from aiokvoffload.cache.policies.runs import count_same
 from aiokvoffload.cache.pool import ChunkPool, Held
 from aiokvoffload.errors import InternalError
 
@@ -47,12 +48,13 @@ class ChunkCache:
             return index.find_leading(keys)
         while (count := len(slots)) < len(keys) and (slot := index.get(keys[count])) is not None:
             run_keys, run_slots = self._policy.rest_of_run(slot)
-            same = _count_same(run_keys, tuple(keys[count + 1 : count + 1 + len(run_keys)]))
+            same = count_same(run_keys, tuple(keys[count + 1 : count + 1 + len(run_keys)]))
             slots += (slot, *run_slots[:same])
             if same < _SHORT:  # then runs do not pay for a while
                 some = keys[len(slots) : len(slots) + _LONG]
-                slots += index.find_leading(some)
-                if len(slots) < count + 1 + same + len(some):
+                found = index.find_leading(some)
+                slots += found
+                if len(found) < len(some):
                     break
         return slots
 
@@ -200,11 +202,3 @@ class ChunkCache:
         if failed:
             self.pool.drop(list(failed), list(failed.values()))
             self._policy.remove(list(failed.values()))
-
-
-def _count_same(one: Sequence[OffloadKey], other: Sequence[OffloadKey]) -> int:
-    """How many leading keys are the same."""
-    one = one[: len(other)]
-    if one == other:
-        return len(one)
-    return next(index for index, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1])

@@ -5,6 +5,7 @@ costs a few numbers, and the garbage collector does not go through tuples of tup
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from aiokvoffload.base import OffloadKey
 from aiokvoffload.errors import InternalError
@@ -58,10 +59,7 @@ def without(chain: Chain, slots: tuple[int, ...], first: int) -> tuple[Chain, in
         run_slots, _, begin, end, _ = run
         at = begin if run_slots[begin] == slots[first] else find(run, slots[first])
         if at < end:
-            stop = min(end, at + len(slots) - first)
-            if run_slots[at:stop] != slots[first : first + stop - at]:
-                pairs = zip(run_slots[at:stop], slots[first:], strict=False)
-                stop = at + next(number for number, (one, other) in enumerate(pairs) if one != other)
+            stop = at + count_same(run_slots[at:end], slots[first : first + end - at])
             return (
                 *chain[:index],
                 *_piece(run, begin, at),
@@ -69,6 +67,14 @@ def without(chain: Chain, slots: tuple[int, ...], first: int) -> tuple[Chain, in
                 *chain[index + 1 :],
             ), first + stop - at
     raise InternalError(f"slot {slots[first]} is taken out of a chain that it is not in")
+
+
+def count_same(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many leading items are the same; `other` is of the same kind, and no longer."""
+    one = one[: len(other)]
+    if one == other:
+        return len(one)
+    return next(index for index, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1])
 
 
 def from_tail(chain: Chain) -> Iterator[tuple[int, OffloadKey, int]]:
