@@ -88,7 +88,7 @@ class CacheSet(TierCache):
             return longest_common_position(keys_by_group, self._groups, present)
         except (IndexError, TypeError):
             for keys in keys_by_group:
-                self._check.require_keys(keys)
+                self._check.refuse(keys)
             raise
 
     def in_chain_order(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:

@@ -748,6 +748,16 @@ def test_lookup_groups_of_what_is_no_sequence_is_refused_by_name() -> None:
             manager.lookup_groups(keys_by_group, ONE_OFF)
 
 
+@pytest.mark.parametrize("call", ["lookup_groups", "lookup_prefix"])
+def test_what_has_the_bytes_of_a_key_but_is_none_is_refused_by_name(call: str) -> None:
+    chain: list[Any] = [*make_chain("a", 1), bytearray(make_chain("a", 2)[1])]
+    for manager, chains in ((make_manager(), [chain]), (make_hybrid(8, 8), [chain, []])):
+        store(manager, chain[:1])
+        argument: Any = chains if call == "lookup_groups" else chain
+        with pytest.raises(ArgumentError, match=r"keys\[1\] must be bytes made by make_offload_key"):
+            getattr(manager, call)(argument, ONE_OFF)
+
+
 @pytest.mark.parametrize("make_keys", [lambda keys: np.array(keys, dtype=object), tuple, deque, iter])
 def test_keys_may_come_in_any_sequence_an_array_too(
     make_keys: Callable[[list[OffloadKey]], Sequence[OffloadKey]],
