@@ -32,7 +32,7 @@ from aiokvoffload.cli.shell import (
 )
 from aiokvoffload.cli.traces import SAMPLE_TRACE
 from aiokvoffload.cli.traffic_kinds import KINDS
-from aiokvoffload.config import HostMemory
+from aiokvoffload.config import CopyConfig, HostMemory
 
 if TYPE_CHECKING:
     from aiokvoffload.cli import (
@@ -86,13 +86,13 @@ def bench_copy_command(
     directions: Annotated[str, typer.Option(help="Which: d2h, h2d, both.")] = "d2h,h2d,both",
     engines: Annotated[str, typer.Option(help=f"Which: {', '.join(ENGINES)}.")] = "auto",
     compute: Annotated[bool, typer.Option("--compute", help="Run a GEMM and a GEMV beside the copies.")] = False,
-    programs: Annotated[int, count(most=MAX_AT_ONCE, help="Of the gathering kernel.")] = _COPY.programs,
+    programs: Annotated[int, count(most=MAX_AT_ONCE, help="Of the gathering kernel.")] = _COPY.copy.programs,
     turn_bytes: Annotated[
         int,
         typer.Option(
             parser=size_or_zero, metavar="SIZE", help="After which others' copies come.", show_default="16MiB"
         ),
-    ] = _COPY.turn_bytes,
+    ] = _COPY.copy.turn_bytes,
     trace: Annotated[Path, typer.Option(help="What ages a pool.", show_default="a sample")] = SAMPLE_TRACE,
     device: Device = "auto",
     repeat: Annotated[int, count(most=MAX_AT_ONCE, help="Measurements, of which medians are taken.")] = _COPY.repeat,
@@ -118,8 +118,7 @@ def bench_copy_command(
             device=device,
             repeat=repeat,
             compute=compute,
-            programs=programs,
-            turn_bytes=turn_bytes,
+            copy=CopyConfig(programs=programs, turn_bytes=turn_bytes),
         )
         figures: list[measure.CopyFigures] = []
         with progress(copy_options.combinations, what="measurements", quiet=json_file == STDOUT) as advance:

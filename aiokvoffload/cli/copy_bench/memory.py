@@ -21,7 +21,6 @@ from aiokvoffload.cli.copy_bench.engines import SwitchedEngine
 from aiokvoffload.cli.copy_bench.options import CopyOptions, Shape, SlotOrder
 from aiokvoffload.cli.copy_bench.slot_orders import SlotChooser
 from aiokvoffload.cli.trace import read_trace
-from aiokvoffload.config import CopyConfig
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.device import Device
@@ -80,10 +79,7 @@ class BenchMemory:
         self._num_blocks = self._num_slots * shape.blocks_per_chunk
         self.job_slots = options.job_bytes // shape.slot_bytes
         self._tensors = tensors
-        config = CopyConfig(
-            programs=options.programs, staging_bytes=options.staging_bytes, turn_bytes=options.turn_bytes
-        )
-        self.engine = SwitchedEngine(options.engines, config)
+        self.engine = SwitchedEngine(options.engines, options.copy)
         self.worker = CPUOffloadingWorker(
             CanonicalKVCaches(
                 [CanonicalKVCacheTensor(tensor, shape.fragment_bytes) for tensor in self._tensors],
@@ -93,6 +89,7 @@ class BenchMemory:
             blocks_per_chunk=[shape.blocks_per_chunk],
             device=device,
             engine=self.engine.make,
+            copy=options.copy,
         )
         self._random = np.random.default_rng(0)
         self._job_ids = iter(range(1 << 62))

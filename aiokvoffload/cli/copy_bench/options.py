@@ -1,10 +1,11 @@
 """What is asked of the copy benchmark, checked once. Knows sizes; measures nothing."""
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiokvoffload.cli.traces import SAMPLE_TRACE
+from aiokvoffload.config import CopyConfig
 from aiokvoffload.errors import ArgumentError
 
 ENGINES = ("auto", "staged", "batched", "direct", "torch", "one-call")
@@ -93,9 +94,7 @@ class CopyOptions:
         device: `auto`, `cuda` or `host`.
         repeat: measurements, of which the medians are taken.
         compute: whether to measure what copying does to a GEMM and a GEMV.
-        programs: of the gathering kernel, at most.
-        staging_bytes: most GPU memory for rings.
-        turn_bytes: copied before others' copies may come in between; 0 never lets them.
+        copy: how the worker copies, but for the engine.
 
     Raises:
         ArgumentError: a number is below 1, a name is unknown, or no fragment fits any slot.
@@ -113,9 +112,7 @@ class CopyOptions:
     device: str = "auto"
     repeat: int = 9
     compute: bool = False
-    programs: int = 132
-    staging_bytes: int = 128 << 20
-    turn_bytes: int = 16 << 20
+    copy: CopyConfig = field(default_factory=CopyConfig)
 
     def __post_init__(self) -> None:
         if min(self.job_bytes, self.jobs, self.pool_bytes, self.repeat, *self.fragment_bytes, *self.slot_bytes) < 1:

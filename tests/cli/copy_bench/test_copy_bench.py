@@ -18,12 +18,14 @@ from rich.console import Console
 from aiokvoffload.base import Stream
 from aiokvoffload.cli.copy_bench import measure
 from aiokvoffload.cli.copy_bench.measure import CopyFigures
+from aiokvoffload.cli.copy_bench.memory import BenchMemory, random_tensors
 from aiokvoffload.cli.copy_bench.options import ENGINES, CopyOptions, Shape, SlotOrder, Ways
 from aiokvoffload.cli.copy_bench.report import copy_json, copy_table, plot_copies, size_text
 from aiokvoffload.cli.copy_bench.slot_orders import SlotChooser, aged_slots
 from aiokvoffload.cli.probe import Percentiles
 from aiokvoffload.cli.trace import TraceRequest, read_trace
 from aiokvoffload.cli.traces import SAMPLE_TRACE
+from aiokvoffload.config import CopyConfig
 from aiokvoffload.copy.host_engine import HostEngine
 from aiokvoffload.copy.plan import CopyPlan
 from aiokvoffload.device import open_device
@@ -60,6 +62,20 @@ async def test_every_engine_is_measured_and_verified_in_every_order_and_directio
         "direct",
         "torch",
     }
+
+
+@pytest.mark.parametrize("turn_bytes", [0, 64 << 10])
+async def test_copies_are_made_as_was_asked(turn_bytes: int) -> None:
+    """Whatever the engine: turns and rings are its worker's."""
+    copy = CopyConfig(turn_bytes=turn_bytes, staging_bytes=8 << 20)
+    options = CopyOptions(**SMALL | {"engines": ("staged",), "copy": copy})  # type: ignore[arg-type]
+    device = open_device("host")
+    memory = BenchMemory(device, options, options.shapes[0], await random_tensors(device, options, options.shapes[0]))
+    lanes = [handler._lane for handler in memory.worker._machinery.handlers]
+    assert [lane.turns.turn_bytes if lane.turns else 0 for lane in lanes] == [turn_bytes] * len(lanes)
+    assert 0 < memory.worker.statistics().staging_bytes <= 8 << 20
+    await memory.aclose()
+    device.close()
 
 
 async def test_a_cancelled_ceiling_copies_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
