@@ -41,6 +41,18 @@ def hold_reading(monkeypatch: pytest.MonkeyPatch, *, after_batches: int) -> thre
     return gate
 
 
+async def reopen_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, num_keys: int
+) -> tuple[DiskRig, threading.Event]:
+    """A tier that has keys of an earlier run, none of whose rows is read before the event is set."""
+    async with disk_rig(tmp_path) as rig:
+        await rig.store(*range(num_keys))
+    gate = hold_reading(monkeypatch, after_batches=0)
+    rig = disk_rig(tmp_path)
+    await rig.tier.open()
+    return rig, gate
+
+
 class TestRestart:
     async def test_what_was_stored_is_there_again_counted_and_announced(self, tmp_path: Path) -> None:
         """Fault 41: usage does not begin at zero."""
@@ -113,11 +125,7 @@ class TestRestart:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A copy of such a directory can be read where nothing may be written."""
-        async with disk_rig(tmp_path) as rig:
-            await rig.store(*range(10))
-        gate = hold_reading(monkeypatch, after_batches=0)
-        rig = disk_rig(tmp_path)
-        await rig.tier.open()
+        rig, gate = await reopen_unread(tmp_path, monkeypatch, num_keys=10)
         await rig.store(20)
         closing = asyncio.create_task(rig.tier.aclose())
         while any(thread.name == "aiokvoffload-disk-rows" for thread in threading.enumerate()):
@@ -132,11 +140,7 @@ class TestRestart:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Fault 43."""
-        async with disk_rig(tmp_path) as rig:
-            await rig.store(*range(20))
-        gate = hold_reading(monkeypatch, after_batches=0)
-        rig = disk_rig(tmp_path)
-        await rig.tier.open()
+        rig, gate = await reopen_unread(tmp_path, monkeypatch, num_keys=20)
         assert await rig.store(19) == [STORED]
         gate.set()
         await rig.tier.wait_recovered()
