@@ -75,6 +75,7 @@ def test_what_the_driver_refuses_is_an_error_and_leaves_the_device_good() -> Non
     """The batched call refuses the legacy default stream: a way to be refused that touches no memory."""
     device = open_device("cuda")
     tensor = torch.zeros((1, 4096), dtype=torch.uint8, device=device.torch_device)
+    torch.cuda.synchronize()  # the zeros are another stream's, and might come after the copy
     arena = HostArena(1, 4096, device=device)
     arena.rows()[:] = 7
     engine, stream = engines_of(device, "batch", [tensor], arena), device.create_stream()
