@@ -69,6 +69,7 @@ class DecodeFigure:
         alone_tokens_per_s: of all of them together.
         beside_tokens_per_s: the same, beside the copies.
         drop_percent: of the first.
+        drops_percent: the same, window by window; `drop_percent` is their median.
         load_gbps: of the copies meanwhile, in 10**9 bytes per second.
         store_gbps: the same.
     """
@@ -78,6 +79,7 @@ class DecodeFigure:
     alone_tokens_per_s: float
     beside_tokens_per_s: float
     drop_percent: float
+    drops_percent: tuple[float, ...]
     load_gbps: float
     store_gbps: float
 

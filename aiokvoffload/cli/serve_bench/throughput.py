@@ -51,12 +51,14 @@ async def measure_decode(stage: Stage, offload: OffloadingService) -> DecodeFigu
         lease.release()
     await settle(offload)
     around = [(before + after) / 2 for before, after in itertools.pairwise(alone)]
+    drops = tuple(100 * (1 - each / other) for each, other in zip(beside, around, strict=True))
     return DecodeFigure(
         rows=options.decode_rows,
         context_tokens=options.decode_context_tokens,
         alone_tokens_per_s=median(around),
         beside_tokens_per_s=median(beside),
-        drop_percent=100 * (1 - median(each / other for each, other in zip(beside, around, strict=True))),
+        drop_percent=median(drops),
+        drops_percent=drops,
         load_gbps=median(loaded),
         store_gbps=median(stored),
     )

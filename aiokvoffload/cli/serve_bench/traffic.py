@@ -69,7 +69,8 @@ class Traffic:
 
     async def _store(self, block_ids: list[int]) -> None:
         while True:
-            self._stored += await self._store_once(next(self._new_chains), block_ids)
+            stored_bytes = await self._store_once(next(self._new_chains), block_ids)
+            self._stored += stored_bytes  # not `+= await`, which forgets what others add meanwhile
 
     async def _store_once(self, keys: list[OffloadKey], block_ids: list[int]) -> int:
         # A request of its own: what one has stored stays until it ends.

@@ -63,6 +63,7 @@ def benchmark(**changed: object) -> ServeBenchmark:
             alone_tokens_per_s=5000.0,
             beside_tokens_per_s=4750.0,
             drop_percent=5.0,
+            drops_percent=(4.0, 5.0, 9.0),
             load_gbps=45.0,
             store_gbps=44.0,
         ),
