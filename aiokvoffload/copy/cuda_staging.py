@@ -9,13 +9,12 @@ import torch
 
 from aiokvoffload.base import Stream
 from aiokvoffload.copy.arena import HostArena
-from aiokvoffload.copy.driver_engines import stream_handle
 from aiokvoffload.copy.staging import PAIR_BYTES, UPLOAD_BYTES, Mark, Runs, StagingBackend
 from aiokvoffload.copy.tile_kernel import TileKernel
 from aiokvoffload.copy.tiles import Descriptors, KernelShape, TileTable
 from aiokvoffload.cpu.common import PAGE_BYTES
 from aiokvoffload.device.base import Device
-from aiokvoffload.device.driver import CudaDriver
+from aiokvoffload.device.driver import CudaDriver, stream_handle
 from aiokvoffload.device.quick_driver import QuickDriver
 from aiokvoffload.errors import ConfigError
 

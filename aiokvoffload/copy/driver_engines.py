@@ -1,11 +1,9 @@
 """Copies by the CUDA driver, straight between blocks and slots: a cost for each run, so large runs suit it."""
 
-from typing import Any
-
 from aiokvoffload.base import Stream
 from aiokvoffload.copy.engine import PartialCopyError, RunEngine
 from aiokvoffload.copy.plan import CopyPlan
-from aiokvoffload.device.driver import CudaDriver
+from aiokvoffload.device.driver import CudaDriver, stream_handle
 
 
 class DriverBatchEngine(RunEngine):
@@ -47,9 +45,3 @@ class DriverCopyEngine(RunEngine):
                 self._driver.copy(dst_ptr, src_ptr, size_bytes, stream=stream_handle(stream))
             except OSError as error:
                 raise PartialCopyError(str(error), number) from error
-
-
-def stream_handle(stream: Any) -> int:
-    """The driver's handle of a torch stream. The batched call refuses handle 0, the legacy default stream."""
-    handle: int = stream.cuda_stream
-    return handle

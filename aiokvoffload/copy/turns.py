@@ -6,7 +6,7 @@ the first one's end, whoever else is there comes first. Knows streams and bytes;
 """
 
 from aiokvoffload.base import Stream
-from aiokvoffload.device.base import Device
+from aiokvoffload.device.base import Device, Handover
 
 
 class Turns:
@@ -23,6 +23,7 @@ class Turns:
         self._device, self._priority = device, priority
         self._left_bytes = turn_bytes
         self._other: Stream | None = None
+        self._handover: Handover | None = None
         self._is_away = False
 
     def next(self, main: Stream, size_bytes: int) -> Stream:
@@ -51,7 +52,9 @@ class Turns:
 
     def _change(self, main: Stream) -> None:
         here, there = (self._second(), main) if self._is_away else (main, self._second())
-        self._device.wait(there, self._device.record(here))
+        if self._handover is None:
+            self._handover = self._device.create_handover()
+        self._handover.between(here, there)
         self._is_away = not self._is_away
         self._left_bytes = self.turn_bytes
 
@@ -62,6 +65,9 @@ class Turns:
 
     def close(self) -> None:
         """Give the stream back; all work must have ended."""
+        if self._handover is not None:
+            self._handover.close()
+            self._handover = None
         if self._other is not None:
             self._device.destroy_stream(self._other)
             self._other = None

@@ -32,6 +32,36 @@ def is_stream(after: Stream | Event | None) -> bool:
     return hasattr(after, "record_event")
 
 
+class Handover(ABC):
+    """Makes one stream wait for what another has been given, again and again; one thread uses it."""
+
+    @abstractmethod
+    def between(self, before: Stream, after: Stream) -> None:
+        """Later work of `after` waits for all work of `before` so far.
+
+        Raises:
+            BrokenError: the device has failed.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what that takes; the streams' work must have ended."""
+
+
+class RecordedHandover(Handover):
+    """By an event of the device each time."""
+
+    def __init__(self, device: "Device") -> None:
+        self._device = device
+
+    def between(self, before: Stream, after: Stream) -> None:
+        """Record, and wait."""
+        self._device.wait(after, self._device.record(before))
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
 class Device(ABC):
     """Streams, events and pinned memory of one device. Every method may be called from any thread.
 
@@ -108,6 +138,14 @@ class Device(ABC):
             return event.query()
         except RuntimeError as error:
             raise BrokenError(f"query: the device failed: {error}") from error
+
+    def create_handover(self) -> Handover:
+        """The cheapest way to make streams of `create_stream` wait for each other.
+
+        Raises:
+            BrokenError: the device has failed.
+        """
+        return RecordedHandover(self)
 
     @abstractmethod
     def elapsed_s(self, start: Event, end: Event) -> float:

@@ -13,8 +13,9 @@ from typing import Any, cast
 import torch
 
 from aiokvoffload.base import Event, Stream
-from aiokvoffload.device.base import Device, device_errors
+from aiokvoffload.device.base import Device, Handover, device_errors
 from aiokvoffload.device.driver import CudaDriver
+from aiokvoffload.device.quick_handover import QuickHandover
 from aiokvoffload.errors import BrokenError
 
 _cuda: Any = torch.cuda  # its streams and events have no type annotations
@@ -87,6 +88,10 @@ class AcceleratorDevice(Device):
         with device_errors("wait"):
             # Asked of the event: a generic stream would take CUDA's own event for a generic one.
             cast("Any", event).wait(self._own(stream))
+
+    def create_handover(self) -> Handover:
+        """By the driver itself, where there is CUDA's."""
+        return super().create_handover() if self.driver is None else QuickHandover(self.torch_device.index)
 
     def _own(self, stream: Any) -> Any:
         """The stream as the kind that both kinds of event understand."""

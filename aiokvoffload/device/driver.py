@@ -164,3 +164,9 @@ class CudaDriver:
             text = ctypes.c_char_p()
             self._lib.cuGetErrorName(code, ctypes.byref(text))
             raise OSError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
+
+
+def stream_handle(stream: Any) -> int:
+    """The driver's handle of a torch stream. The batched call refuses handle 0, the legacy default stream."""
+    handle: int = stream.cuda_stream
+    return handle
