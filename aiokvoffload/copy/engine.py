@@ -22,10 +22,15 @@ from aiokvoffload.errors import OffloadError
 RUNS_PER_STEP = 128
 """Most runs enqueued in one step: the device begins when the driver's call returns, a tenth of a millisecond."""
 
+MANY_BLOCKS = 1024
+"""Arithmetic on more of them keeps the GIL for some hundred microseconds, so it is a step of its own."""
+
 
 class Step(enum.Enum):
     """What one step of enqueueing came to."""
 
+    PREPARED = "prepared"
+    """Nothing was enqueued yet."""
     DONE = "done"
     GAVE_WAY = "gave way"
     """Done, and the GIL was given up for most of it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from aiokvoffload.base import Stream
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engine import Copies, CopyEngine, Lane, PartialCopyError, Step
+from aiokvoffload.copy.engine import MANY_BLOCKS, Copies, CopyEngine, Lane, PartialCopyError, Step
 from aiokvoffload.copy.segments import SegmentedPart, cut_part
 from aiokvoffload.copy.selection import Selection
 from aiokvoffload.copy.staging import PAIR_BYTES, Staging, StagingBackend
@@ -84,7 +84,7 @@ class StagedCopies(Copies):
                 for segments in part.slices(self._staging.max_pairs):
                     for step in self._enqueue_slice(part, segments, ordered=ordered):
                         yield step
-                        done += step is not Step.WAITS
+                        done += step in (Step.DONE, Step.GAVE_WAY)
         except (OSError, OffloadError) as error:
             raise PartialCopyError(str(error), done) from error
         finally:
@@ -98,6 +98,8 @@ class StagedCopies(Copies):
             yield Step.WAITS
         try:
             part.describe(segments, pairs)
+            if count > MANY_BLOCKS:
+                yield Step.PREPARED
             with self._backend.session():
                 blocks_ptr = ring.upload(self._kernel_stream)
             for segment in segments:

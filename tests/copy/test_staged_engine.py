@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from aiokvoffload.copy.arena import HostArena
 from aiokvoffload.copy.choice import choose_engine
 from aiokvoffload.copy.direct_engine import DirectEngine
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engine import CopyEngine, Lane, PartialCopyError, Step
+from aiokvoffload.copy.engine import MANY_BLOCKS, CopyEngine, Lane, PartialCopyError, Step
 from aiokvoffload.copy.layout import lay_out
 from aiokvoffload.copy.routes import make_routes
 from aiokvoffload.copy.selection import Selection, Selector
@@ -173,6 +174,22 @@ def test_every_byte_comes_there_and_back_on_cuda(name: str, page_bytes: list[int
     for slots in (np.arange(40), np.random.default_rng(1).permutation(40)[:33]):
         check_both_ways(bench, slots, 1, 2)
     bench.close()
+
+
+def test_describing_many_blocks_is_a_step_that_enqueues_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10: whoever waits for the GIL gets it before the copies are enqueued; and nothing counts as copied by that."""
+    with benched(ManualDevice(), [16], num_slots=MANY_BLOCKS) as bench:
+        slots, lane = np.arange(MANY_BLOCKS // 2 + 1), bench.lanes[Direction.STORE]
+        assert lane.staging is not None
+        selection = bench.select(Direction.STORE, np.arange(2 * len(slots)), slots)
+        assert next(bench.engine.plan(selection, lane).enqueue(ordered=True)) is Step.PREPARED
+        few = bench.select(Direction.STORE, np.arange(4), slots[:2])
+        assert next(bench.engine.plan(few, lane).enqueue(ordered=True)) is Step.DONE
+        monkeypatch.setattr(lane.staging.backend, "move_tiles", Mock(side_effect=OSError("refused")))
+        with pytest.raises(PartialCopyError) as failure:
+            list(bench.engine.plan(selection, lane).enqueue(ordered=True))
+        assert failure.value.runs_enqueued == 0
+        bench.device.run_all()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("direction", list(Direction))
