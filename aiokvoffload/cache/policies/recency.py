@@ -6,7 +6,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from aiokvoffload.base import OffloadKey, Residents
-from aiokvoffload.cache.policies.runs import Chain, Victims, extended, find, from_tail, without, without_tail
+from aiokvoffload.cache.policies.runs import Chain, Victims, cut_tail, extended, find, from_tail, without, without_tail
 
 SEEDED = -1
 """The chain of slots taken over from another policy, which knows the order but no chains; callers count from 0."""
@@ -129,23 +129,14 @@ class RecencyList:
         All slots of `chain` must be protected; they are not looked at. What is protected for one chain may grow from
         call to call, but not shrink.
         """
-        keys: list[OffloadKey] = []
-        slots: list[int] = []
         if count <= 0:
-            return keys, slots
+            return [], []
         self._spare_for(chain)
-        emptied = []
-        for number, found in self._chains.items():
-            if found and number != chain:
-                left_keys, left_slots = self._take(number, found, count - len(slots), protected)
-                keys += left_keys
-                slots += left_slots
-                if not self._chains[number] and number not in self.asides:
-                    emptied.append(number)
-                if len(slots) == count:
-                    break
-        for number in emptied:
-            del self._chains[number]
+        left, keys, slots = self._without_tails(count, chain)
+        if self._are_free(slots) and protected.isdisjoint(keys):  # as most often, so that it is asked once for all
+            self._cut_to(left)
+        else:
+            keys, slots = self._evict_each(count, protected, chain)
         self._count -= len(slots)
         return keys, slots
 
@@ -222,6 +213,46 @@ class RecencyList:
             for sparing in list(self._sparing):
                 self._put_back(sparing)
             self._spared_for = chain
+
+    def _without_tails(self, count: int, spared: int) -> tuple[dict[int, Chain], list[OffloadKey], list[int]]:
+        """What the oldest chains but one are without `count` slots, and those, the first to go first.
+
+        Nothing changes: some may be held.
+        """
+        left: dict[int, Chain] = {}
+        keys: list[OffloadKey] = []
+        slots: list[int] = []
+        for number, chain in self._chains.items():
+            if chain and number != spared:
+                left[number] = cut_tail(chain, count - len(slots), keys, slots)
+                if len(slots) == count:
+                    break
+        return left, keys, slots
+
+    def _cut_to(self, left: dict[int, Chain]) -> None:
+        for number, chain in left.items():
+            if chain or number in self.asides:
+                self._chains[number] = chain
+            else:
+                del self._chains[number]
+
+    def _evict_each(self, count: int, protected: Set[OffloadKey], spared: int) -> Victims:
+        """Take up to `count` slots that may go, chain by chain."""
+        keys: list[OffloadKey] = []
+        slots: list[int] = []
+        emptied = []
+        for number, found in self._chains.items():
+            if found and number != spared:
+                left_keys, left_slots = self._take(number, found, count - len(slots), protected)
+                keys += left_keys
+                slots += left_slots
+                if not self._chains[number] and number not in self.asides:
+                    emptied.append(number)
+                if len(slots) == count:
+                    break
+        for number in emptied:
+            del self._chains[number]
+        return keys, slots
 
     def _take(self, number: int, chain: Chain, count: int, protected: Set[OffloadKey]) -> Victims:
         """Take up to `count` slots that may go from a chain's end, and set aside those between them that may not."""

@@ -38,17 +38,23 @@ def without_tail(chain: Chain, count: int) -> tuple[Chain, list[OffloadKey], lis
     """The chain without its last `count` slots, or without any if it has no more; and those, the last one first."""
     keys: list[OffloadKey] = []
     slots: list[int] = []
+    return cut_tail(chain, count, keys, slots), keys, slots
+
+
+def cut_tail(chain: Chain, count: int, keys: list[OffloadKey], slots: list[int]) -> Chain:
+    """The same, behind what is in `keys` and `slots` already; returns the chain without them."""
     left = len(chain)
-    while left and (missing := count - len(slots)) > 0:
+    while left and count > 0:
         run = chain[left - 1]
         run_slots, run_keys, begin, end, _ = run
-        stop = max(begin, end - missing)
+        stop = end - count if end - begin > count else begin
         slots += run_slots[stop:end][::-1]
         keys += run_keys[stop:end][::-1]
         if stop > begin:
-            return (*chain[: left - 1], *_piece(run, begin, stop)), keys, slots
+            return (*chain[: left - 1], *_piece(run, begin, stop))
+        count -= end - begin
         left -= 1
-    return chain[:left], keys, slots
+    return chain[:left]
 
 
 def without(chain: Chain, slots: tuple[int, ...], first: int) -> tuple[Chain, int]:
