@@ -72,7 +72,7 @@ class CacheSet(TierCache):
             found.append((cache, run, slots))
             count += len(slots)
             if len(slots) < len(run):
-                self._check.require_key(keys[count], f"keys[{count}]")
+                self._check.require_key_at(keys, count)
                 break
         return found
 
@@ -109,6 +109,10 @@ class CacheSet(TierCache):
         self._check.require_keys(absent)
         self._check.require_distinct(absent, set(absent))
         return absent if len(absent) < len(keys) else keys
+
+    def sift(self, keys: Sequence[OffloadKey]) -> tuple[Sequence[OffloadKey], dict[OffloadKey, None]]:
+        """The keys that have no slot, in the order given, and all keys once."""
+        return self.absent(keys), dict.fromkeys(keys)
 
     def access(self, keys: Sequence[OffloadKey], chain_number: int) -> None:
         """Count a use of each of these distinct keys, as the continuation of a chain."""

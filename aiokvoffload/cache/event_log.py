@@ -5,6 +5,9 @@ from collections.abc import Callable, Collection
 from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason
 from aiokvoffload.cache.chains import split_by_group
 
+# Named here, since looking up a member of an enumeration takes as long as a call.
+_STORED, _REMOVED, _CLEARED = EventKind.STORED, EventKind.REMOVED, EventKind.CLEARED
+
 
 class EventLog:
     """The events since they were last taken, in the order in which they became true.
@@ -17,9 +20,13 @@ class EventLog:
         tier: its name.
         num_groups: number of KV-cache groups; an event is about keys of one.
         max_events: most events kept.
+
+    Attributes:
+        is_lost: whether there were too many; to be read only.
+        dropped_count: events that were not kept; to be read only.
     """
 
-    __slots__ = ("_events", "_max_events", "_medium", "_num_groups", "_on_first", "_tier", "dropped_count")
+    __slots__ = ("_events", "_max_events", "_medium", "_num_groups", "_on_first", "_tier", "dropped_count", "is_lost")
 
     def __init__(self, medium: str, tier: str, *, num_groups: int, max_events: int) -> None:
         self._num_groups = num_groups
@@ -29,11 +36,7 @@ class EventLog:
         self._events: list[OffloadingEvent] = []
         self._on_first: Callable[[], None] | None = None
         self.dropped_count = 0
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether there were too many."""
-        return bool(self._events) and self._events[0].reason is RemovalReason.LOST
+        self.is_lost = False
 
     def on_first(self, callback: Callable[[], None]) -> None:
         """Call `callback()` at every first event after they were taken."""
@@ -42,20 +45,21 @@ class EventLog:
     def stored(self, keys: Collection[OffloadKey]) -> None:
         """These keys, in chain order, became readable."""
         if keys:
-            self._append(EventKind.STORED, keys, None)
+            self._append(_STORED, keys, None)
 
     def removed(self, keys: Collection[OffloadKey], reason: RemovalReason) -> None:
         """These keys, in chain order, are readable no more."""
         if keys:
-            self._append(EventKind.REMOVED, keys, reason)
+            self._append(_REMOVED, keys, reason)
 
     def cleared(self) -> None:
         """Nothing is readable any more."""
-        self._append(EventKind.CLEARED, (), RemovalReason.RESET)
+        self._append(_CLEARED, (), RemovalReason.RESET)
 
     def take(self) -> list[OffloadingEvent]:
         """The events, which are then forgotten here."""
         events, self._events = self._events, []
+        self.is_lost = False
         return events
 
     def __len__(self) -> int:
@@ -75,13 +79,14 @@ class EventLog:
             self._on_first()
 
     def _keep(self, event: OffloadingEvent) -> None:
-        if len(self._events) == 1 and self.is_lost:
+        if self.is_lost:
             self.dropped_count += 1
         elif len(self._events) < self._max_events:
             self._events.append(event)
         else:
             self.dropped_count += len(self._events) + 1
-            self._events = [OffloadingEvent(EventKind.CLEARED, (), self._medium, self._tier, RemovalReason.LOST)]
+            self.is_lost = True
+            self._events = [OffloadingEvent(_CLEARED, (), self._medium, self._tier, RemovalReason.LOST)]
 
 
 def _by_group(keys: Collection[OffloadKey]) -> list[list[OffloadKey]]:

@@ -59,6 +59,12 @@ class KeyCheck:
             group_idx = int.from_bytes(key[GROUP_SUFFIX], "big")
             raise ArgumentError(f"{name} is of group {group_idx}, there are {self._num_groups} groups")
 
+    def require_key_at(self, keys: Sequence[OffloadKey], index: int) -> None:
+        """The same for one of several, whose place the message says."""
+        key = keys[index]
+        if not isinstance(key, bytes) or key[GROUP_SUFFIX] not in self._suffixes or len(key) <= SUFFIX_BYTES:
+            self.require_key(key, f"keys[{index}]")
+
     def require_distinct(self, keys: Sequence[OffloadKey], distinct: Collection[OffloadKey]) -> None:
         """Check that no key stands in `keys` twice, given a set of them."""
         if len(distinct) < len(keys):
@@ -69,15 +75,15 @@ class KeyCheck:
         """An answer, without a loop in Python where keys are alike: laid end to end, they end at equal distances."""
         try:
             joined = b"".join(keys)
-            length = max(map(len, keys), default=0)
+            lengths = set(map(len, keys))
         except TypeError:
             return False
-        count = len(keys)
-        if self._only_suffix is None or len(joined) < length * count or length <= SUFFIX_BYTES:
+        if self._only_suffix is None or len(lengths) != 1 or (length := lengths.pop()) <= SUFFIX_BYTES:
             return all(
                 isinstance(key, bytes) and len(key) > SUFFIX_BYTES and key[GROUP_SUFFIX] in self._suffixes
                 for key in keys
             )
+        count = len(keys)
         one, two, three, four = self._only_suffix
         return (
             joined[length - 1 :: length].count(four) == count

@@ -47,7 +47,7 @@ class SoleCache(ChunkCache, TierCache):
             self._check.refuse(keys)
             raise
         if (count := len(slots)) < len(keys):  # those before it are known, those behind it do not matter
-            self._check.require_key(keys[count], f"keys[{count}]")
+            self._check.require_key_at(keys, count)
         return slots
 
     def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:
@@ -63,15 +63,19 @@ class SoleCache(ChunkCache, TierCache):
 
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys that have no slot, in the order given."""
+        return self.sift(keys)[0]
+
+    def sift(self, keys: Sequence[OffloadKey]) -> tuple[Sequence[OffloadKey], dict[OffloadKey, None]]:
+        """The keys that have no slot, in the order given, and all keys once."""
         try:
+            once = dict.fromkeys(keys)
             absent = ChunkCache.absent(self, keys)
-            distinct = set(absent)
         except (IndexError, TypeError):
             self._check.refuse(keys)
             raise
         self._check.require_keys(absent)
-        self._check.require_distinct(absent, distinct)
-        return absent
+        self._check.require_distinct(absent, once if absent is keys else set(absent))
+        return absent, once
 
     def access_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain_number: int) -> None:
         """Count a use of distinct keys that have these slots."""

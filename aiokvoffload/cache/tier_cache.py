@@ -53,6 +53,10 @@ class TierCache(ABC):
         """
 
     @abstractmethod
+    def sift(self, keys: Sequence[OffloadKey]) -> tuple[Sequence[OffloadKey], dict[OffloadKey, None]]:
+        """The keys that have no slot, exactly as `absent` gives them, and all keys once."""
+
+    @abstractmethod
     def access(self, keys: Sequence[OffloadKey], chain_number: int) -> None:
         """Count a use of each of these distinct keys, as the continuation of a chain."""
 

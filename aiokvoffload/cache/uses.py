@@ -28,14 +28,20 @@ class RequestUses:
 
     def count_use(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note a use; returns the keys that this request had not used before."""
-        once = dict.fromkeys(keys)
-        if self.used:
-            if not self.used.keys().isdisjoint(once):
-                once = {key: None for key in once if key not in self.used}
-            self.used.update(once)
+        return self.count_once(keys, dict.fromkeys(keys))
+
+    def count_once(self, keys: Sequence[OffloadKey], once: dict[OffloadKey, None]) -> Sequence[OffloadKey]:
+        """The same for a caller who has made `once` of the keys, which is taken over."""
+        used = self.used
+        if not used.keys().isdisjoint(once.keys()):
+            once = {key: None for key in once if key not in used}
+        new = keys if len(once) == len(keys) else list(once)
+        if len(once) < len(used):
+            used.update(once)
         else:
+            once.update(used)
             self.used = once
-        return keys if len(once) == len(keys) else list(once)
+        return new
 
     def looked_up(self, keys: Sequence[OffloadKey], slots: Sequence[int], removals: int) -> None:
         """Remember in which slots the leading of `keys` were found, and how many removals there had been."""

@@ -129,7 +129,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Release a load's pins; failed keys are a MISS at once, their slots free after the last reader."""
-        failed = self._part_of(self._loads, token, failed_keys)
+        failed = () if failed_keys is _NONE_FAILED else self._part_of(self._loads, token, failed_keys)
         record = self._loads.take(token)
         is_current = token >= self._loads.epoch_start
         if record is None:
@@ -157,7 +157,6 @@ class CPUOffloadingManager(OffloadingManager):
         uses = self._uses_of(ctx)
         absent = self._count_use(keys, uses)
         wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
-        self._counts.filtered += len(absent) - len(wanted)
         if not wanted:
             return self._nothing_to_store()
         reservation = self._cache.reserve(wanted, keys, uses.used.keys(), uses.chain_number, may_decline=may_decline)
@@ -214,8 +213,8 @@ class CPUOffloadingManager(OffloadingManager):
     def _count_use(self, keys: Sequence[OffloadKey], uses: RequestUses) -> Sequence[OffloadKey]:
         """Count a use of each key that this request had not used; returns those that are absent, as one chain."""
         chain = self._cache.in_chain_order(keys)
-        absent = self._cache.absent(chain)
-        new = uses.count_use(chain)
+        absent, once = self._cache.sift(chain)
+        new = uses.count_once(chain, once)
         if absent is chain:
             self._cache.access_absent(new, uses.chain_number)
         else:
@@ -234,7 +233,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Make a store's keys readable, but for the failed ones."""
-        failed = self._part_of(self._stores, token, failed_keys)
+        failed = () if failed_keys is _NONE_FAILED else self._part_of(self._stores, token, failed_keys)
         record = self._stores.take(token)
         is_current = token >= self._stores.epoch_start
         if record is None:
@@ -327,13 +326,13 @@ class CPUOffloadingManager(OffloadingManager):
         self, book: TokenBook[Record], token: int, failed_keys: Collection[OffloadKey]
     ) -> Collection[OffloadKey]:
         """`failed_keys`, each of which must be of the transfer."""
-        if failed_keys is _NONE_FAILED or (record := book.peek(token)) is None:
+        if (record := book.peek(token)) is None:
             return ()
         try:
             failed = set(failed_keys)
         except TypeError:
             raise ArgumentError(f"failed_keys must be keys of this transfer, got {failed_keys!r}") from None
-        if foreign := failed.difference(self._cache.keys_of(record)):
+        if failed and (foreign := failed.difference(self._cache.keys_of(record))):
             raise ArgumentError(f"failed_keys must be keys of this transfer, got {next(iter(foreign))!r}")
         return failed
 
@@ -341,7 +340,9 @@ class CPUOffloadingManager(OffloadingManager):
         self, absent: Sequence[OffloadKey], uses: RequestUses, offers: OfferCounter
     ) -> Sequence[OffloadKey]:
         offers.count(uses.count_offer(absent))
-        return offers.worth_storing(absent, self._windowed)
+        wanted = offers.worth_storing(absent, self._windowed)
+        self._counts.filtered += len(absent) - len(wanted)
+        return wanted
 
 
 def _require_at_least_one(name: str, value: int) -> None:

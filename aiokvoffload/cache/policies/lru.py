@@ -23,8 +23,10 @@ class LRUPolicy(CachePolicy):
         self, resident: Sequence[OffloadKey], slots: Sequence[int], absent: Sequence[OffloadKey], chain: int
     ) -> None:
         """Make the chain, with what is resident, the most recent; what is absent leaves no trace."""
-        if slots or absent:
+        if slots:
             self._order.touch(resident, slots, chain)
+        elif absent:
+            self._order.renew(chain)
 
     def admit(
         self,

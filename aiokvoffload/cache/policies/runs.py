@@ -59,8 +59,10 @@ def cut_tail(chain: Chain, count: int, keys: list[OffloadKey], slots: list[int])
 
 def without(chain: Chain, slots: tuple[int, ...], first: int) -> tuple[Chain, int]:
     """The chain without `slots[first]`, which is here, and as many that follow in both; and where that ends."""
-    if len(chain) == 1 and chain[0][2] == first == 0 and chain[0][3] == len(slots) and chain[0][0] == slots:
-        return (), len(slots)  # all of it, as most often
+    if first == 0 and len(chain) == 1:
+        run_slots, _, begin, end, _ = chain[0]
+        if begin == 0 and end == len(slots) and run_slots == slots:
+            return (), end  # all of it, as most often
     for index, run in enumerate(chain):
         run_slots, _, begin, end, _ = run
         at = begin if run_slots[begin] == slots[first] else find(run, slots[first])
