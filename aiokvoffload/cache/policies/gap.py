@@ -5,7 +5,7 @@ What a slot is worth is in `gittins`, what is learned in `reuse`; here is who st
 
 from collections.abc import Iterable, Sequence, Set
 from itertools import accumulate, compress, repeat
-from operator import and_, not_
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -100,9 +100,10 @@ class GAPPolicy(LayeredPolicy):
             self._observe_sampled(tags, uses.translate(_LEVELS), is_resident=False)
 
     def _observe_sampled(self, tags: Sequence[int], levels: bytes, *, is_resident: bool) -> None:
-        is_sampled = map(not_, map(and_, tags, repeat(self._model.sample_mask)))
-        for tag, level in compress(zip(tags, levels, strict=True), is_sampled):
-            self.observe(tag, level, is_resident=is_resident)
+        mask = self._model.sample_mask
+        for tag, level in zip(tags, levels, strict=True):
+            if not tag & mask:
+                self.observe(tag, level, is_resident=is_resident)
 
     def _advance(self) -> None:
         epoch = self._ticks // self._ticks_per_epoch
@@ -200,8 +201,7 @@ class GAPPolicy(LayeredPolicy):
     def _replace(self, levels: bytes, begin: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take victims for new keys of these levels from `begin` on, while they are worth less."""
         victims: Victims = [], []
-        oldest = ((level, self._oldest_value(level, chain)) for level in self.layers)
-        values = {level: value for level, value in oldest if value is not None}
+        values = self._oldest_values(chain)
         while begin < len(levels) and values:
             worst = min(values, key=values.__getitem__)
             if values[worst][0] > self._value_of_new(levels[begin]):
@@ -213,21 +213,24 @@ class GAPPolicy(LayeredPolicy):
             victims[1].extend(slots)
             begin += len(slots)
             if begin < len(levels):
-                if (value := self._oldest_value(worst, chain)) is None:
+                if (used_at := self.layers[worst].oldest_stamp(chain)) is None:
                     del values[worst]
                 else:
-                    values[worst] = value
+                    values[worst] = self._value_at(worst, used_at)
         return victims
 
-    def _oldest_value(self, level: int, chain: int) -> _Value | None:
-        """What the oldest slot of a level is worth, but for slots of `chain`."""
-        used_at = self.layers[level].oldest_stamp(chain)
-        if used_at is None:
-            return None
-        known = self._values[level]
-        if known[1] != used_at:  # of an epoch, the answer stays the same
-            known = self._values[level] = self.value(level, used_at), used_at
-        return known
+    def _oldest_values(self, chain: int) -> dict[int, _Value]:
+        """What the oldest slot of each level is worth, but for slots of `chain`."""
+        values, known = dict[int, _Value](), self._values
+        for level, layer in self.layers.items():
+            used_at = layer.oldest_stamp(chain)
+            if used_at is not None:  # of an epoch, the answer stays the same
+                values[level] = known[level] if known[level][1] == used_at else self._value_at(level, used_at)
+        return values
+
+    def _value_at(self, level: int, used_at: int) -> _Value:
+        value = self._values[level] = self.value(level, used_at), used_at
+        return value
 
     def _value_of_new(self, level: int) -> float:
         return float("inf") if level == NUM_LEVELS else self._gain * self.value(level, self._epoch)

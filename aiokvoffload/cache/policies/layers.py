@@ -93,7 +93,8 @@ class LayeredPolicy(CachePolicy):
     def renew(self, chain: int) -> None:
         """Make a chain the most recent one in every layer that has some of it."""
         for layer in self.layers.values():
-            layer.renew(chain)
+            if chain in layer.chains:  # of most it is in one, and a call for each of the others costs as much
+                layer.renew(chain)
 
     def in_order(self) -> list[RecencyList]:
         """The layers, the first to be evicted from in front."""

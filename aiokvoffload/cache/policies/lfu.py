@@ -53,7 +53,7 @@ class LFUPolicy(LayeredPolicy):
         for slot in slots:
             self._uses[slot] = 1
         self.renew(chain)
-        layers = [number for number, layer in self.layers.items() if layer.has_chain(chain)]
+        layers = [number for number, layer in self.layers.items() if chain in layer.chains]
         newest = (self._age + 1) % _LAYERS
         self.add(min([*layers, newest], key=self._rank), keys, slots, chain)
 

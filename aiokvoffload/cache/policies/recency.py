@@ -42,15 +42,16 @@ class RecencyList:
 
     Attributes:
         asides: what was set aside, by chain; not to be changed from outside.
+        chains: chains by number, the oldest in front; not to be changed from outside.
     """
 
-    __slots__ = ("_are_free", "_chain_of", "_chains", "_count", "_layer", "_spared_for", "_sparing", "asides")
+    __slots__ = ("_are_free", "_chain_of", "_count", "_layer", "_spared_for", "_sparing", "asides", "chains")
 
     def __init__(self, residents: Residents, chain_of: list[int] | None = None, *, layer: int = 0) -> None:
         self._layer = layer
         self._are_free = residents.are_free
         # An ordered dictionary, since a plain one is slow at its front, where chains that moved leave holes.
-        self._chains: OrderedDict[int, Chain] = OrderedDict()
+        self.chains: OrderedDict[int, Chain] = OrderedDict()
         # What it says of slots that are not here means nothing.
         self._chain_of = no_chains(residents.capacity) if chain_of is None else chain_of
         self._count = 0
@@ -71,7 +72,7 @@ class RecencyList:
         return list(islice(self._in_order(), count))
 
     def _in_order(self) -> Iterator[tuple[int, OffloadKey]]:
-        for number, chain in self._chains.items():
+        for number, chain in self.chains.items():
             for slot, (key, _) in self.asides.get(number, {}).items():
                 yield slot, key
             for slot, key, _ in from_tail(chain):
@@ -79,7 +80,7 @@ class RecencyList:
 
     def __repr__(self) -> str:
         aside_count = sum(map(len, self.asides.values()))
-        return f"RecencyList({len(self)} slots in {len(self._chains)} chains, {aside_count} set aside)"
+        return f"RecencyList({len(self)} slots in {len(self.chains)} chains, {aside_count} set aside)"
 
     def add(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int, *, stamp: int = 0) -> None:
         """Add absent slots at the end of a chain, which becomes the most recent one; `stamp` is the caller's."""
@@ -87,12 +88,12 @@ class RecencyList:
             return
         if self.asides:
             self._put_back(chain)
-        before = self._chains.get(chain)
+        before = self.chains.get(chain)
         if before is None:
-            self._chains[chain] = ((tuple(slots), tuple(keys), 0, len(slots), stamp),)
+            self.chains[chain] = ((tuple(slots), tuple(keys), 0, len(slots), stamp),)
         else:
-            self._chains[chain] = extended(before, slots, keys, stamp)
-            self._chains.move_to_end(chain)
+            self.chains[chain] = extended(before, slots, keys, stamp)
+            self.chains.move_to_end(chain)
         _fill(self._chain_of, slots, chain << LAYER_BITS | self._layer)
         self._count += len(slots)
 
@@ -106,8 +107,8 @@ class RecencyList:
 
     def renew(self, chain: int) -> None:
         """Make a chain the most recent one, if some of it is here."""
-        if chain in self._chains:
-            self._chains.move_to_end(chain)
+        if chain in self.chains:
+            self.chains.move_to_end(chain)
 
     def remove(self, slots: Sequence[int]) -> None:
         """Remove slots that are here."""
@@ -116,11 +117,11 @@ class RecencyList:
             number = self._chain_of[slots[done]] >> LAYER_BITS
             if self.asides:
                 self._put_back(number)
-            chain, done = without(self._chains[number], slots, done)
+            chain, done = without(self.chains[number], slots, done)
             if chain:
-                self._chains[number] = chain
+                self.chains[number] = chain
             else:
-                del self._chains[number]
+                del self.chains[number]
         self._count -= len(slots)
 
     def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
@@ -142,7 +143,7 @@ class RecencyList:
 
     def rest_of_run(self, slot: int) -> tuple[Sequence[OffloadKey], Sequence[int]]:
         """Keys and slots behind a slot in its run; none if the slot is set aside."""
-        chain = self._chains.get(self._chain_of[slot] >> LAYER_BITS, ())
+        chain = self.chains.get(self._chain_of[slot] >> LAYER_BITS, ())
         for slots, keys, begin, end, _ in chain:
             if slots[begin] == slot:  # as most often: whoever asks has just passed the run before
                 return keys[begin + 1 : end], slots[begin + 1 : end]
@@ -151,10 +152,6 @@ class RecencyList:
                 return run[1][at + 1 : run[3]], run[0][at + 1 : run[3]]
         return (), ()
 
-    def has_chain(self, chain: int) -> bool:
-        """Whether some of a chain is here."""
-        return chain in self._chains
-
     def oldest_stamp(self, chain: int) -> int | None:
         """The stamp of the slot that is first to leave, but for those of `chain` and what is set aside for it.
 
@@ -162,7 +159,7 @@ class RecencyList:
         """
         if chain != self._spared_for:
             self._spare_for(chain)
-        for number, found in self._chains.items():
+        for number, found in self.chains.items():
             if found and number != chain:
                 return found[-1][-1]
         return None
@@ -170,11 +167,11 @@ class RecencyList:
     def evict_oldest(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """The same as `evict`, from the chain of `oldest_stamp` only; of that there may be nothing that may leave."""
         self._spare_for(chain)
-        for number, found in self._chains.items():
+        for number, found in self.chains.items():
             if found and number != chain:
                 victims = self._take(number, found, count, protected)
-                if not self._chains[number] and number not in self.asides:
-                    del self._chains[number]
+                if not self.chains[number] and number not in self.asides:
+                    del self.chains[number]
                 self._count -= len(victims[1])
                 return victims
         return [], []
@@ -183,7 +180,7 @@ class RecencyList:
         """How many slots `evict` would remove."""
         found_count = 0
         self._spare_for(chain)
-        for number, found in self._chains.items():
+        for number, found in self.chains.items():
             if found_count >= count:
                 break
             if found and number != chain:
@@ -201,8 +198,8 @@ class RecencyList:
 
     def clear(self) -> list[dict[Any, Any]]:
         """Forget all slots at once; returns the containers that held them."""
-        containers: list[dict[Any, Any]] = [self.asides, self._chains]
-        self._chains, self.asides = OrderedDict(), {}
+        containers: list[dict[Any, Any]] = [self.asides, self.chains]
+        self.chains, self.asides = OrderedDict(), {}
         self._count = 0
         self._sparing.clear()
         return containers
@@ -210,8 +207,9 @@ class RecencyList:
     def _spare_for(self, chain: int) -> None:
         """What was set aside because it was protected for another chain is put back."""
         if chain != self._spared_for:
-            for sparing in list(self._sparing):
-                self._put_back(sparing)
+            if self._sparing:
+                for sparing in list(self._sparing):
+                    self._put_back(sparing)
             self._spared_for = chain
 
     def _without_tails(self, count: int, spared: int) -> tuple[dict[int, Chain], list[OffloadKey], list[int]]:
@@ -222,7 +220,7 @@ class RecencyList:
         left: dict[int, Chain] = {}
         keys: list[OffloadKey] = []
         slots: list[int] = []
-        for number, chain in self._chains.items():
+        for number, chain in self.chains.items():
             if chain and number != spared:
                 left[number] = cut_tail(chain, count - len(slots), keys, slots)
                 if len(slots) == count:
@@ -232,33 +230,33 @@ class RecencyList:
     def _cut_to(self, left: dict[int, Chain]) -> None:
         for number, chain in left.items():
             if chain or number in self.asides:
-                self._chains[number] = chain
+                self.chains[number] = chain
             else:
-                del self._chains[number]
+                del self.chains[number]
 
     def _evict_each(self, count: int, protected: Set[OffloadKey], spared: int) -> Victims:
         """Take up to `count` slots that may go, chain by chain."""
         keys: list[OffloadKey] = []
         slots: list[int] = []
         emptied = []
-        for number, found in self._chains.items():
+        for number, found in self.chains.items():
             if found and number != spared:
                 left_keys, left_slots = self._take(number, found, count - len(slots), protected)
                 keys += left_keys
                 slots += left_slots
-                if not self._chains[number] and number not in self.asides:
+                if not self.chains[number] and number not in self.asides:
                     emptied.append(number)
                 if len(slots) == count:
                     break
         for number in emptied:
-            del self._chains[number]
+            del self.chains[number]
         return keys, slots
 
     def _take(self, number: int, chain: Chain, count: int, protected: Set[OffloadKey]) -> Victims:
         """Take up to `count` slots that may go from a chain's end, and set aside those between them that may not."""
         left, keys, slots = without_tail(chain, count)
         if self._are_free(slots) and protected.isdisjoint(keys):
-            self._chains[number] = left
+            self.chains[number] = left
             return keys, slots
         victims, aside = dict[int, OffloadKey](), _Aside()
         for slot, key, stamp in from_tail(chain):
@@ -268,7 +266,7 @@ class RecencyList:
                 victims[slot] = key
             else:
                 aside[slot] = key, stamp
-        self._chains[number] = without_tail(chain, len(victims) + len(aside))[0]
+        self.chains[number] = without_tail(chain, len(victims) + len(aside))[0]
         self._set_aside(number, aside)
         return list(victims.values()), list(victims)
 
@@ -279,7 +277,7 @@ class RecencyList:
             if self._may_leave(slot, key, protected):
                 break
             aside[slot] = key, stamp
-        left = self._chains[number] = without_tail(chain, len(aside))[0]
+        left = self.chains[number] = without_tail(chain, len(aside))[0]
         self._set_aside(number, aside)
         return left
 
@@ -298,8 +296,8 @@ class RecencyList:
             tail = reversed(self.asides.pop(number).items())
             for stamp, items in groupby(tail, key=lambda item: item[1][1]):
                 keys_by_slot = {slot: key for slot, (key, _) in items}
-                chain = self._chains[number]
-                self._chains[number] = extended(chain, tuple(keys_by_slot), tuple(keys_by_slot.values()), stamp)
+                chain = self.chains[number]
+                self.chains[number] = extended(chain, tuple(keys_by_slot), tuple(keys_by_slot.values()), stamp)
             self._sparing.discard(number)
 
 
