@@ -1,8 +1,14 @@
 """What one request has used, so that one request counts as one use of a key however often it comes back."""
 
 from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
 
 from aiokvoffload.base import OffloadKey
+
+_LONG = 64
+"""Found slots from which on the garbage collector is spared them."""
 
 
 class RequestUses:
@@ -16,12 +22,14 @@ class RequestUses:
         used: keys whose use was counted; to be read only.
     """
 
-    __slots__ = ("_found", "_found_next", "_offered", "chain_number", "used")
+    __slots__ = ("_found_keys", "_found_next", "_found_slots", "_offered", "_removals", "chain_number", "used")
 
     def __init__(self, chain_number: int) -> None:
         self._offered: set[OffloadKey] = set()
-        self._found: tuple[Sequence[OffloadKey], Sequence[int], int] = (), (), -1
+        self._found_keys: Sequence[OffloadKey] = ()
+        self._found_slots: Sequence[int] = ()
         self._found_next = 0
+        self._removals = -1
         self.chain_number = chain_number
         # A dictionary, since the garbage collector would go through a set of long chains, key by key.
         self.used: dict[OffloadKey, None] = {}
@@ -44,22 +52,32 @@ class RequestUses:
         return new
 
     def looked_up(self, keys: Sequence[OffloadKey], slots: Sequence[int], removals: int) -> None:
-        """Remember in which slots the leading of `keys` were found, and how many removals there had been."""
-        # Tuples, which the garbage collector goes through once: lists it does each time.
-        self._found = keys[: len(slots)], tuple(slots), removals
+        """Remember in which slots the leading of `keys` were found, and how many removals there had been.
+
+        Both are kept as they are given, and must not change.
+        """
+        self._found_keys, self._found_slots, self._removals = keys, _unseen(slots), removals
         self._found_next = 0
 
     def slots_of(self, keys: Sequence[OffloadKey], removals: int) -> Sequence[int] | None:
         """The slots of all of these keys, which a load asks for as they were looked up, if they are still the same."""
-        found_keys, found_slots, removals_then = self._found
         begin, end = self._found_next, self._found_next + len(keys)
-        if removals != removals_then or end > len(found_slots) or found_keys[begin:end] != keys:
+        if removals != self._removals or end > len(self._found_slots) or self._found_keys[begin:end] != keys:
             return None
         self._found_next = end
-        return found_slots[begin:end]
+        found = self._found_slots[begin:end]
+        return found.tolist() if isinstance(found, np.ndarray) else found
 
     def count_offer(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note an offer to store; returns the keys that this request had not offered before."""
         new_keys = [key for key in dict.fromkeys(keys) if key not in self._offered]
         self._offered.update(new_keys)
         return new_keys
+
+
+def _unseen(slots: Sequence[int]) -> Sequence[int]:
+    """The same numbers, where the garbage collector does not go through them if they are many.
+
+    An array of objects: numbers of its own (`array.array`) would be made anew, and into new objects again by the load.
+    """
+    return slots if len(slots) < _LONG else cast("Sequence[int]", np.fromiter(slots, object, len(slots)))

@@ -51,6 +51,7 @@ class Request:
         self._flows: set[TransferFlow[Any]] = set()
         self._left_callbacks: list[Callable[[], None]] = []
         self._has_left = False
+        self._looked_up: tuple[OffloadKey, ...] = ()
         self.loads = self.stores = 0
 
     @property
@@ -74,7 +75,9 @@ class Request:
         """
         self._require_open("lookup")
         if is_flat(keys, len(self._backend.groups)):
-            hits = self._backend.manager.lookup_prefix(cast("Sequence[OffloadKey]", keys), self._ctx)
+            # One copy for the manager, and for the load or store of the same keys that follows most lookups.
+            self._looked_up = tuple(cast("Sequence[OffloadKey]", keys))
+            hits = self._backend.manager.lookup_prefix(self._looked_up, self._ctx)
             self._backend.keys.looked(len(keys), hits)
             return hits
         return self._lookup_groups(cast("KeysByGroup", keys))
@@ -116,7 +119,7 @@ class Request:
         """
         self._require_open("load")
         self._backend.require_place_in_line("load")
-        segments = plan_load(keys, blocks, self._backend.groups)
+        segments = plan_load(keys, blocks, self._backend.groups, known=self._looked_up)
         self._validate(segments)
         lane = self._expedited_lane if expedited else self._lane
         at_once = self._fits_one_step(segments, lane, enqueued_here=False)
@@ -161,7 +164,7 @@ class Request:
         """
         self._require_open("store")
         self._backend.require_place_in_line("store")
-        segments = plan_store(keys, blocks, self._backend.groups)
+        segments = plan_store(keys, blocks, self._backend.groups, known=self._looked_up)
         self._validate(segments)
         if protect_source:
             self._clear_lane()

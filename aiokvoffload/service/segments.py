@@ -77,13 +77,25 @@ def is_flat(keys: Any, num_groups: int) -> bool:
     return False
 
 
-def plan_store(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[GroupConfig]) -> list[Segment]:
+def plan_store(
+    keys: Sequence[OffloadKey],
+    blocks: Blocks,
+    groups: Sequence[GroupConfig],
+    *,
+    known: tuple[OffloadKey, ...] = (),
+) -> list[Segment]:
     """Segments of a store: whole chunks only (I4).
+
+    Args:
+        keys: group after group.
+        blocks: where they are.
+        groups: what the groups are.
+        known: a copy of keys that there is already; it is used if it is of the same keys.
 
     Raises:
         ArgumentError: keys repeat, are malformed or not in group order, or the blocks do not cover whole chunks.
     """
-    segments = _segments(keys, blocks, groups)
+    segments = _segments(keys, blocks, groups, known)
     for segment in segments:
         expected = len(segment.keys) * segment.blocks_per_chunk
         if segment.block_index % segment.blocks_per_chunk or len(segment.block_ids) != expected:
@@ -95,13 +107,19 @@ def plan_store(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[Grou
     return segments
 
 
-def plan_load(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[GroupConfig]) -> list[Segment]:
-    """Segments of a load: it may begin inside its first chunk and end inside its last.
+def plan_load(
+    keys: Sequence[OffloadKey],
+    blocks: Blocks,
+    groups: Sequence[GroupConfig],
+    *,
+    known: tuple[OffloadKey, ...] = (),
+) -> list[Segment]:
+    """Segments of a load: it may begin inside its first chunk and end inside its last. Arguments as for `plan_store`.
 
     Raises:
         ArgumentError: keys repeat, are malformed or not in group order, or the blocks lie in another number of chunks.
     """
-    segments = _segments(keys, blocks, groups)
+    segments = _segments(keys, blocks, groups, known)
     for segment in segments:
         per_chunk = segment.blocks_per_chunk
         touched = -(-(segment.block_index % per_chunk + len(segment.block_ids)) // per_chunk)
@@ -113,9 +131,13 @@ def plan_load(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[Group
     return segments
 
 
-def _segments(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[GroupConfig]) -> list[Segment]:
+def _segments(
+    keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[GroupConfig], known: tuple[OffloadKey, ...]
+) -> list[Segment]:
     # A copy that cannot change under us, and that the garbage collector goes through once: a list it does each time.
     keys = tuple(keys)
+    if len(keys) == len(known) and keys == known:
+        keys = known  # so that it does not go through two
     bounds = _group_bounds(keys, len(groups))
     spec = blocks if isinstance(blocks, GPULoadStoreSpec) else _single_group_spec(blocks, bounds)
     if len(spec.group_sizes) != len(groups):
