@@ -199,6 +199,24 @@ def test_a_load_of_other_keys_than_were_looked_up_gets_theirs() -> None:
     manager.check_integrity()
 
 
+@pytest.mark.parametrize("count", [4, 200])
+def test_a_list_of_keys_that_is_changed_after_its_lookup_gets_the_slots_of_what_is_in_it(count: int) -> None:
+    """I5."""
+    manager, ctx = make_manager(2 * count), ReqContext("looks")
+    chain, other = make_chain("a", count), make_chain("b", count)
+    store(manager, chain)
+    store(manager, other)
+    manager.on_new_request(ctx)
+    keys = list(chain)
+    assert manager.lookup_prefix(keys, ctx) == count
+    keys[:] = other
+    output = manager.prepare_load(keys, ctx)
+    assert slots_of(output) == list(range(count, 2 * count))
+    assert manager.complete_load(output.token, [])
+    manager.on_request_finished(ctx)
+    manager.check_integrity()
+
+
 def test_a_lookup_changes_nothing() -> None:
     """Fault 15."""
     manager, chain = make_manager(4), make_chain("a", 4)

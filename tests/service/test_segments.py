@@ -33,6 +33,17 @@ def test_groups_are_told_apart_by_their_keys() -> None:
     assert (second.keys, second.block_ids.tolist(), second.block_index) == (tuple(keys[2:]), [7, 8, 9], 5)
 
 
+def test_a_copy_that_there_is_of_the_same_keys_is_used_and_of_no_others() -> None:
+    keys = keys_of(3)
+    known = tuple(keys)
+    (same,) = plan_load(keys, [7, 8, 9], ONE, known=known)
+    assert same.keys is known
+    keys.reverse()
+    for others in (keys, keys[:2]):
+        (segment,) = plan_store(others, range(len(others)), ONE, known=known)
+        assert segment.keys == tuple(others)
+
+
 def test_a_load_may_begin_and_end_inside_a_chunk() -> None:
     """Fault 47."""
     (segment,) = plan_load(keys_of(3), GPULoadStoreSpec([10, 11, 12, 13], [4], [5]), PAIRS)
