@@ -1,9 +1,9 @@
 """What one request has used, so that one request counts as one use of a key however often it comes back."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
 from aiokvoffload.base import OffloadKey
 
@@ -27,7 +27,7 @@ class RequestUses:
     def __init__(self, chain_number: int) -> None:
         self._offered: set[OffloadKey] = set()
         self._found_keys: Sequence[OffloadKey] = ()
-        self._found_slots: Sequence[int] = ()
+        self._found_slots: Sequence[int] | npt.NDArray[np.object_] = ()
         self._found_next = 0
         self._removals = -1
         self.chain_number = chain_number
@@ -75,9 +75,9 @@ class RequestUses:
         return new_keys
 
 
-def _unseen(slots: Sequence[int]) -> Sequence[int]:
+def _unseen(slots: Sequence[int]) -> Sequence[int] | npt.NDArray[np.object_]:
     """The same numbers, where the garbage collector does not go through them if they are many.
 
     An array of objects: numbers of its own (`array.array`) would be made anew, and into new objects again by the load.
     """
-    return slots if len(slots) < _LONG else cast("Sequence[int]", np.fromiter(slots, object, len(slots)))
+    return slots if len(slots) < _LONG else np.fromiter(slots, object, len(slots))

@@ -28,7 +28,8 @@ def test_slots_that_were_found_come_back_run_by_run_as_the_numbers_they_were(cou
     uses, keys, slots = RequestUses(0), tuple(make_keys(*range(count))), [1000 + number for number in range(count)]
     uses.looked_up(keys, slots, 7)
     first, rest = uses.slots_of(keys[:2], 7), uses.slots_of(keys[2:], 7)
-    assert first is not None and rest is not None
+    assert first is not None
+    assert rest is not None
     assert [*first, *rest] == slots
     assert {type(slot) for slot in (*first, *rest)} == {int}
     assert uses.slots_of(keys[:1], 7) is None
