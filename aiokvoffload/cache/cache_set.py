@@ -72,7 +72,7 @@ class CacheSet(TierCache):
             found.append((cache, run, slots))
             count += len(slots)
             if len(slots) < len(run):
-                self._check.require_key_at(keys, count)
+                self._check.require_key(keys[count], f"keys[{count}]")
                 break
         return found
 

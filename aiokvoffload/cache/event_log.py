@@ -22,11 +22,10 @@ class EventLog:
         max_events: most events kept.
 
     Attributes:
-        is_lost: whether there were too many; to be read only.
         dropped_count: events that were not kept; to be read only.
     """
 
-    __slots__ = ("_events", "_max_events", "_medium", "_num_groups", "_on_first", "_tier", "dropped_count", "is_lost")
+    __slots__ = ("_events", "_max_events", "_medium", "_num_groups", "_on_first", "_tier", "dropped_count")
 
     def __init__(self, medium: str, tier: str, *, num_groups: int, max_events: int) -> None:
         self._num_groups = num_groups
@@ -36,7 +35,11 @@ class EventLog:
         self._events: list[OffloadingEvent] = []
         self._on_first: Callable[[], None] | None = None
         self.dropped_count = 0
-        self.is_lost = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there were too many."""
+        return bool(self._events) and self._events[0].reason is RemovalReason.LOST
 
     def on_first(self, callback: Callable[[], None]) -> None:
         """Call `callback()` at every first event after they were taken."""
@@ -59,7 +62,6 @@ class EventLog:
     def take(self) -> list[OffloadingEvent]:
         """The events, which are then forgotten here."""
         events, self._events = self._events, []
-        self.is_lost = False
         return events
 
     def __len__(self) -> int:
@@ -79,13 +81,12 @@ class EventLog:
             self._on_first()
 
     def _keep(self, event: OffloadingEvent) -> None:
-        if self.is_lost:
+        if len(self._events) == 1 and self.is_lost:
             self.dropped_count += 1
         elif len(self._events) < self._max_events:
             self._events.append(event)
         else:
             self.dropped_count += len(self._events) + 1
-            self.is_lost = True
             self._events = [OffloadingEvent(_CLEARED, (), self._medium, self._tier, RemovalReason.LOST)]
 
 

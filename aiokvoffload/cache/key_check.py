@@ -59,12 +59,6 @@ class KeyCheck:
             group_idx = int.from_bytes(key[GROUP_SUFFIX], "big")
             raise ArgumentError(f"{name} is of group {group_idx}, there are {self._num_groups} groups")
 
-    def require_key_at(self, keys: Sequence[OffloadKey], index: int) -> None:
-        """The same for one of several, whose place the message says."""
-        key = keys[index]
-        if not isinstance(key, bytes) or key[GROUP_SUFFIX] not in self._suffixes or len(key) <= SUFFIX_BYTES:
-            self.require_key(key, f"keys[{index}]")
-
     def require_distinct(self, keys: Sequence[OffloadKey], distinct: Collection[OffloadKey]) -> None:
         """Check that no key stands in `keys` twice, given a set of them."""
         if len(distinct) < len(keys):

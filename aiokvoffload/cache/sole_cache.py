@@ -47,7 +47,7 @@ class SoleCache(ChunkCache, TierCache):
             self._check.refuse(keys)
             raise
         if (count := len(slots)) < len(keys):  # those before it are known, those behind it do not matter
-            self._check.require_key_at(keys, count)
+            self._check.require_key(keys[count], f"keys[{count}]")
         return slots
 
     def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:

@@ -140,12 +140,13 @@ class SubmissionThread:
             if self._stopping and not busy:
                 return
             now_s = time.perf_counter()
-            if step in (Step.PREPARED, Step.DONE) and busy and now_s - resumed_at_s > busy_s:
+            kept_gil = step in (Step.PREPARED, Step.DONE)
+            if kept_gil and busy and now_s - resumed_at_s > busy_s:
                 time.sleep(PAUSE_S)
                 paused_s = time.perf_counter() - now_s
                 busy_s = min(MAX_BUSY_S, max(BUSY_S, paused_s * BUSY_SHARE))
                 resumed_at_s = now_s + paused_s
-            elif step in (Step.GAVE_WAY, Step.WAITS):
+            elif not kept_gil:
                 resumed_at_s = now_s
             self._accept(block=not busy, timeout_s=RETRY_S if busy and step is Step.WAITS else None)
             step = self._step()

@@ -16,7 +16,7 @@ from aiokvoffload.service.handle import Handle, per_rank
 from aiokvoffload.service.load import LoadFlow
 from aiokvoffload.service.pump import Lane, Progress, guarded_step
 from aiokvoffload.service.results import LoadResult, StoreResult
-from aiokvoffload.service.segments import Blocks, KeysByGroup, Segment, is_flat, plan_load, plan_store
+from aiokvoffload.service.segments import Blocks, KeysByGroup, Segment, copy_of, is_flat, plan_load, plan_store
 from aiokvoffload.service.store import StoreFlow
 from aiokvoffload.service.touch import TouchFlow
 
@@ -75,7 +75,6 @@ class Request:
         """
         self._require_open("lookup")
         if is_flat(keys, len(self._backend.groups)):
-            # One copy for the manager, and for the load or store of the same keys that follows most lookups.
             self._looked_up = tuple(cast("Sequence[OffloadKey]", keys))
             hits = self._backend.manager.lookup_prefix(self._looked_up, self._ctx)
             self._backend.keys.looked(len(keys), hits)
@@ -119,7 +118,7 @@ class Request:
         """
         self._require_open("load")
         self._backend.require_place_in_line("load")
-        segments = plan_load(keys, blocks, self._backend.groups, known=self._looked_up)
+        segments = plan_load(copy_of(keys, self._looked_up), blocks, self._backend.groups)
         self._validate(segments)
         lane = self._expedited_lane if expedited else self._lane
         at_once = self._fits_one_step(segments, lane, enqueued_here=False)
@@ -164,7 +163,7 @@ class Request:
         """
         self._require_open("store")
         self._backend.require_place_in_line("store")
-        segments = plan_store(keys, blocks, self._backend.groups, known=self._looked_up)
+        segments = plan_store(copy_of(keys, self._looked_up), blocks, self._backend.groups)
         self._validate(segments)
         if protect_source:
             self._clear_lane()

@@ -77,25 +77,19 @@ def is_flat(keys: Any, num_groups: int) -> bool:
     return False
 
 
-def plan_store(
-    keys: Sequence[OffloadKey],
-    blocks: Blocks,
-    groups: Sequence[GroupConfig],
-    *,
-    known: tuple[OffloadKey, ...] = (),
-) -> list[Segment]:
-    """Segments of a store: whole chunks only (I4).
+def copy_of(keys: Sequence[OffloadKey], known: tuple[OffloadKey, ...]) -> tuple[OffloadKey, ...]:
+    """Keys that cannot change under us: `known` if it is of the same, so that the garbage collector meets one copy."""
+    copied = tuple(keys)
+    return known if len(copied) == len(known) and copied == known else copied
 
-    Args:
-        keys: group after group.
-        blocks: where they are.
-        groups: what the groups are.
-        known: a copy of keys that there is already; it is used if it is of the same keys.
+
+def plan_store(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[GroupConfig]) -> list[Segment]:
+    """Segments of a store: whole chunks only (I4).
 
     Raises:
         ArgumentError: keys repeat, are malformed or not in group order, or the blocks do not cover whole chunks.
     """
-    segments = _segments(keys, blocks, groups, known)
+    segments = _segments(keys, blocks, groups)
     for segment in segments:
         expected = len(segment.keys) * segment.blocks_per_chunk
         if segment.block_index % segment.blocks_per_chunk or len(segment.block_ids) != expected:
@@ -107,19 +101,13 @@ def plan_store(
     return segments
 
 
-def plan_load(
-    keys: Sequence[OffloadKey],
-    blocks: Blocks,
-    groups: Sequence[GroupConfig],
-    *,
-    known: tuple[OffloadKey, ...] = (),
-) -> list[Segment]:
-    """Segments of a load: it may begin inside its first chunk and end inside its last. Arguments as for `plan_store`.
+def plan_load(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[GroupConfig]) -> list[Segment]:
+    """Segments of a load: it may begin inside its first chunk and end inside its last.
 
     Raises:
         ArgumentError: keys repeat, are malformed or not in group order, or the blocks lie in another number of chunks.
     """
-    segments = _segments(keys, blocks, groups, known)
+    segments = _segments(keys, blocks, groups)
     for segment in segments:
         per_chunk = segment.blocks_per_chunk
         touched = -(-(segment.block_index % per_chunk + len(segment.block_ids)) // per_chunk)
@@ -131,13 +119,9 @@ def plan_load(
     return segments
 
 
-def _segments(
-    keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[GroupConfig], known: tuple[OffloadKey, ...]
-) -> list[Segment]:
+def _segments(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[GroupConfig]) -> list[Segment]:
     # A copy that cannot change under us, and that the garbage collector goes through once: a list it does each time.
     keys = tuple(keys)
-    if len(keys) == len(known) and keys == known:
-        keys = known  # so that it does not go through two
     bounds = _group_bounds(keys, len(groups))
     spec = blocks if isinstance(blocks, GPULoadStoreSpec) else _single_group_spec(blocks, bounds)
     if len(spec.group_sizes) != len(groups):

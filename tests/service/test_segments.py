@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aiokvoffload.base import GPULoadStoreSpec
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
-from aiokvoffload.service.segments import plan_load, plan_store
+from aiokvoffload.service.segments import copy_of, plan_load, plan_store
 from tests.service.conftest import keys_of
 
 ONE = (GroupConfig(),)
@@ -36,11 +36,11 @@ def test_groups_are_told_apart_by_their_keys() -> None:
 def test_a_copy_that_there_is_of_the_same_keys_is_used_and_of_no_others() -> None:
     keys = keys_of(3)
     known = tuple(keys)
-    (same,) = plan_load(keys, [7, 8, 9], ONE, known=known)
+    (same,) = plan_load(copy_of(keys, known), [7, 8, 9], ONE)
     assert same.keys is known
     keys.reverse()
     for others in (keys, keys[:2]):
-        (segment,) = plan_store(others, range(len(others)), ONE, known=known)
+        (segment,) = plan_store(copy_of(others, known), range(len(others)), ONE)
         assert segment.keys == tuple(others)
 
 

@@ -104,12 +104,18 @@ async def owing(stage: DeepStage) -> OffloadingService:
     return service
 
 
+async def begin_close(service: OffloadingService) -> "asyncio.Task[None]":
+    """A close that is under way."""
+    closing = asyncio.create_task(service.aclose())
+    await settle()
+    return closing
+
+
 @pytest.mark.parametrize("cascade", CascadeMode)
 async def test_a_close_gives_a_tier_all_that_it_is_owed(cascade: CascadeMode) -> None:
     stage = DeepStage(cascade=cascade)
     service = await owing(stage)
-    closing = asyncio.create_task(service.aclose())
-    await settle()
+    closing = await begin_close(service)
     stage.tier.release()
     await closing
     assert (stage.figures.cascaded, stage.figures.dropped) == (NUM_OWED, 0)
@@ -120,8 +126,7 @@ async def test_a_tier_is_not_closed_while_another_holds_what_it_is_owed() -> Non
     """Tiers share the slots that may be held: one has nothing to do for a while, and is owed everything."""
     stage = DeepStage(num_tiers=2)
     service = await owing(stage)
-    closing = asyncio.create_task(service.aclose())
-    await settle()
+    closing = await begin_close(service)
     assert service.statistics().tiers[1].cascaded == 0
     stage.tier.release()
     await closing
@@ -136,8 +141,7 @@ async def test_what_is_being_copied_into_cpu_memory_at_a_close_still_goes_down()
     async with service.request("writer") as request:
         store = request.store(keys_of(NUM_OWED), range(NUM_OWED))
         await settle()
-        closing = asyncio.create_task(service.aclose())
-        await settle()
+        closing = await begin_close(service)
         assert (await stage.finish(store)).stored == NUM_OWED
     await closing
     assert (stage.figures.cascaded, stage.figures.dropped) == (NUM_OWED, 0)
@@ -147,8 +151,7 @@ async def test_what_is_being_copied_into_cpu_memory_at_a_close_still_goes_down()
 async def test_what_would_wait_too_long_while_a_service_runs_has_the_time_of_its_close() -> None:
     stage = DeepStage(max_store_delay_s=0.1)
     service = await owing(stage)
-    closing = asyncio.create_task(service.aclose())
-    await settle()
+    closing = await begin_close(service)
     stage.clock.advance(10.0)
     stage.tier.release()
     await closing
@@ -162,8 +165,7 @@ async def test_a_close_counts_what_it_has_no_time_for_and_waits_for_the_calls_th
     """Close enough to its end that the tier still has time to be closed."""
     stage = DeepStage(close_timeout_s=10.0)
     service = await owing(stage)
-    closing = asyncio.create_task(service.aclose())
-    await settle()
+    closing = await begin_close(service)
     stage.clock.advance(7.9)
     await settle()
     assert stage.figures.dropped == 0
@@ -186,8 +188,7 @@ async def test_a_close_whose_tier_hangs_ends_at_its_time_out_and_counts_what_nev
     """I2: a call that runs is not known to have failed, so what it has is neither stored nor dropped."""
     stage = DeepStage(close_timeout_s=10.0)
     service = await owing(stage)
-    closing = asyncio.create_task(service.aclose())
-    await settle()
+    closing = await begin_close(service)
     stage.clock.advance(9.9)
     await settle()
     assert not closing.done()
@@ -206,8 +207,7 @@ async def test_a_tier_that_fails_during_a_close_ends_it_at_once() -> None:
     """Nobody waits for a tier that is out of service; that is the reason, not the close."""
     stage = DeepStage(max_failures=1)
     service = await owing(stage)
-    closing = asyncio.create_task(service.aclose())
-    await settle()
+    closing = await begin_close(service)
     stage.tier.failing = True
     stage.tier.release()
     await closing
@@ -220,8 +220,7 @@ async def test_a_close_that_is_cancelled_still_gives_a_tier_all_that_it_is_owed(
     stage = DeepStage()
     service = await owing(stage)
     for _ in range(3):
-        closing = asyncio.create_task(service.aclose())
-        await settle()
+        closing = await begin_close(service)
         closing.cancel()
         await asyncio.wait([closing])
         assert closing.cancelled()

@@ -23,10 +23,8 @@ class LRUPolicy(CachePolicy):
         self, resident: Sequence[OffloadKey], slots: Sequence[int], absent: Sequence[OffloadKey], chain: int
     ) -> None:
         """Make the chain, with what is resident, the most recent; what is absent leaves no trace."""
-        if slots:
+        if slots or absent:
             self._order.touch(resident, slots, chain)
-        elif absent:
-            self._order.renew(chain)
 
     def admit(
         self,

@@ -207,9 +207,8 @@ class RecencyList:
     def _spare_for(self, chain: int) -> None:
         """What was set aside because it was protected for another chain is put back."""
         if chain != self._spared_for:
-            if self._sparing:
-                for sparing in list(self._sparing):
-                    self._put_back(sparing)
+            for sparing in list(self._sparing):
+                self._put_back(sparing)
             self._spared_for = chain
 
     def _without_tails(self, count: int, spared: int) -> tuple[dict[int, Chain], list[OffloadKey], list[int]]:
