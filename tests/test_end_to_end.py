@@ -1,10 +1,8 @@
 """Real bytes through the front door, on the host device and, where there is one, on a GPU."""
 
 import asyncio
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import pytest
 import torch
@@ -21,6 +19,7 @@ from aiokvoffload import (
     OffloadingService,
     Stream,
 )
+from aiokvoffload.testing.gate import hold
 from tests.service.conftest import keys_of
 
 PAGE_BYTES = 1024
@@ -169,11 +168,11 @@ async def test_a_store_that_ignores_the_producer_reads_too_early(engine: Engine)
         stream = engine.device.create_stream()
         keys, blocks = keys_of(4), range(8)
         before = stream.record_event()
-        gate = hold(engine, stream)
+        go_on = hold(engine.device, stream)
         engine.fill(stream, blocks, 5)
         async with service.request("writer") as request:
             await request.store(keys, blocks, after=before)
-            gate.set()
+            go_on()
         async with service.request("reader") as request:
             load = request.load(keys, range(40, 48), after=stream)
             await load.fence(stream)
@@ -181,21 +180,6 @@ async def test_a_store_that_ignores_the_producer_reads_too_early(engine: Engine)
             await load
         await engine.drained(stream)
         assert not engine.holds(copies, 5)
-
-
-def hold(engine: Engine, stream: Stream) -> threading.Event:
-    """Keep the stream from going on for a while: until the event is set, or for a tenth of a second on a GPU."""
-    gate = threading.Event()
-    if engine.device_name == "host":
-        engine.device.enqueue(stream, partial(_wait, gate))
-    else:
-        cycles = int(0.1 * torch.cuda.get_device_properties(0).clock_rate * 1e3)
-        engine.device.enqueue(stream, lambda: torch.cuda._sleep(cycles))  # type: ignore[no-untyped-call]
-    return gate
-
-
-def _wait(gate: threading.Event) -> None:
-    assert gate.wait(30)
 
 
 async def test_a_load_overwrites_only_when_the_readers_before_it_have_read(engine: Engine) -> None:
@@ -207,11 +191,11 @@ async def test_a_load_overwrites_only_when_the_readers_before_it_have_read(engin
         async with service.request("writer") as request:
             await request.store(keys, blocks, after=stream)
         engine.fill(stream, blocks, 6)
-        gate = hold(engine, stream)
+        go_on = hold(engine.device, stream)
         reads = engine.copy_out(stream, blocks)
         async with service.request("reader") as request:
             load = request.load(keys, blocks, after=stream)
-            gate.set()
+            go_on()
             await load
         await engine.drained(stream)
         assert engine.holds(reads, 6)

@@ -5,7 +5,6 @@ writes and reads GPU memory, so that the worker under test is the only way in wh
 """
 
 import asyncio
-import threading
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,7 @@ import torch
 from aiokvoffload.base import GPULoadStoreSpec, LoadStoreSpec, OffloadingWorker, Stream
 from aiokvoffload.device.base import Device
 from aiokvoffload.errors import ArgumentError, ClosedError, ModeError
-
-STALL_CYCLES = 100_000_000
-"""GPU clock cycles for which a stalled CUDA stream sleeps: some fifty milliseconds."""
+from aiokvoffload.testing.gate import hold
 
 
 @dataclass
@@ -80,18 +77,8 @@ class WorkerRig:
         return [[(value + block_id + layer) % 251 for block_id in block_ids] for layer in range(len(self.tensors))]
 
     def stall(self, stream: Stream) -> Callable[[], None]:
-        """Keep `stream` busy until the returned function is called, or for a while on a GPU."""
-        gate = threading.Event()
-        if self.device.torch_device.type == "cuda":
-            sleep: Callable[[int], None] = torch.cuda._sleep
-            self.device.enqueue(stream, lambda: sleep(STALL_CYCLES))
-        else:
-            self.device.enqueue(stream, lambda: _wait(gate))
-        return gate.set
-
-
-def _wait(gate: threading.Event) -> None:
-    gate.wait()
+        """Keep `stream` waiting until the returned function is called."""
+        return hold(self.device, stream)
 
 
 class OffloadingWorkerContract:
