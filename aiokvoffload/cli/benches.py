@@ -86,6 +86,9 @@ def bench_copy_command(
     directions: Annotated[str, typer.Option(help="Which: d2h, h2d, both.")] = "d2h,h2d,both",
     engines: Annotated[str, typer.Option(help=f"Which: {', '.join(ENGINES)}.")] = "auto",
     compute: Annotated[bool, typer.Option("--compute", help="Run a GEMM and a GEMV beside the copies.")] = False,
+    staging_bytes: Annotated[
+        int, typer.Option(parser=size_or_zero, metavar="SIZE", help="GPU memory for rings.", show_default="128MiB")
+    ] = _COPY.copy.staging_bytes,
     programs: Annotated[int, count(most=MAX_AT_ONCE, help="Of the gathering kernel.")] = _COPY.copy.programs,
     turn_bytes: Annotated[
         int,
@@ -118,7 +121,7 @@ def bench_copy_command(
             device=device,
             repeat=repeat,
             compute=compute,
-            copy=CopyConfig(programs=programs, turn_bytes=turn_bytes),
+            copy=CopyConfig(staging_bytes=staging_bytes, programs=programs, turn_bytes=turn_bytes),
         )
         figures: list[measure.CopyFigures] = []
         with progress(copy_options.combinations, what="measurements", quiet=json_file == STDOUT) as advance:
