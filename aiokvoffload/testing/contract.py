@@ -77,7 +77,7 @@ class WorkerRig:
         return [[(value + block_id + layer) % 251 for block_id in block_ids] for layer in range(len(self.tensors))]
 
     def stall(self, stream: Stream) -> Callable[[], None]:
-        """Keep `stream` waiting until the returned function is called."""
+        """Keep `stream` waiting until the returned function is called, or for a while on a GPU."""
         return hold(self.device, stream)
 
 

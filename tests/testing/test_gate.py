@@ -1,21 +1,18 @@
-"""A held stream waits until it is told to go on, on every device there is."""
+"""A held stream waits until it is told to go on."""
 
 import asyncio
 from functools import partial
 
-import pytest
 import torch
 
 from aiokvoffload.device import open_device
 from aiokvoffload.testing.gate import hold
 
 
-@pytest.mark.parametrize("device_name", ["host", pytest.param("cuda", marks=pytest.mark.gpu)])
-async def test_a_held_stream_goes_on_when_told(device_name: str) -> None:
-    device = open_device(device_name)
+async def test_a_held_stream_goes_on_when_told() -> None:
+    device = open_device("host")
     held, free = device.create_stream(), device.create_stream()
-    word = torch.zeros(1, device=device.torch_device)
-    device.wait(held, device.record())
+    word = torch.zeros(1)
     go_on = hold(device, held)
     device.enqueue(held, partial(_write_one, word))
     behind = device.record(held)
