@@ -22,6 +22,7 @@ LAUNCH_S = 20e-6
 """What it takes to give a kernel its descriptors."""
 FEW_RUNS = 8
 """No more than these cost less than a stage between or a launch, whatever they are; looking closer takes as long."""
+SAMPLED_BLOCKS = 1024
 DRIVER_SHARE = 1 / 3
 """The driver has one lock: a third of its time is for stores, a third for loads, and a third for the model's launches.
 Copies that need more would not slow themselves down only."""
@@ -85,10 +86,12 @@ def shape_of(selection: Selection) -> JobShape:
 
 
 def _shape_of_part(selection: Selection, part: GroupPart) -> JobShape:
-    slots = slot_runs(selection, part)
+    """A long part is judged by its beginning: to look at all of it takes as long as to plan it."""
     num_blocks, num_tensors = part.blocks.stop - part.blocks.start, len(part.route.layout.base_ptrs)
-    if num_tensors > 1:
-        return JobShape(slots.size_bytes, num_blocks * num_tensors, len(slots))
-    # In a single tensor, consecutive blocks are one run as long as their slots are adjacent.
-    gaps = int(np.count_nonzero(np.diff(selection.block_ids[part.blocks]) != 1))
-    return JobShape(slots.size_bytes, min(num_blocks, gaps + len(slots)), len(slots))
+    block_bytes, sampled = part.route.layout.block_bytes, min(num_blocks, SAMPLED_BLOCKS)
+    num_slot_runs, runs = len(slot_runs(selection, part, range(sampled * block_bytes))), sampled * num_tensors
+    if num_tensors == 1:  # consecutive blocks are one run as long as their slots are adjacent
+        block_ids = selection.block_ids[part.blocks.start : part.blocks.start + sampled]
+        runs = min(runs, int(np.count_nonzero(np.diff(block_ids) != 1)) + num_slot_runs)
+    scale = num_blocks / sampled
+    return JobShape(num_blocks * block_bytes, round(runs * scale), round(num_slot_runs * scale))

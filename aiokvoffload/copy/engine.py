@@ -23,7 +23,7 @@ RUNS_PER_STEP = 128
 """Most runs enqueued in one step: the device begins when the driver's call returns, a tenth of a millisecond."""
 
 MANY_BLOCKS = 1024
-"""Arithmetic on more of them keeps the GIL for some hundred microseconds, so it is a step of its own."""
+"""Arithmetic on more of them, or of runs, keeps the GIL for some hundred microseconds, so it is a step of its own."""
 
 
 class Step(enum.Enum):
@@ -141,6 +141,8 @@ class RunCopies(Copies):
 
     def enqueue(self, *, ordered: bool) -> Iterator[Step]:
         """Some runs in each step."""
+        if len(self._plan) > MANY_BLOCKS:
+            yield Step.PREPARED
         try:
             for start, stop in self._steps():
                 piece = self._plan.part(start, stop)

@@ -17,26 +17,46 @@ from aiokvoffload.copy.tiles import Descriptors, TileRange, TileTable
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentRuns:
+    """What consecutive segments exchange with slots.
+
+    Attributes:
+        runs: between the ring and slots.
+        first_runs: index of each segment's first run, and the number of runs behind them.
+    """
+
+    runs: Runs
+    first_runs: Sequence[int]
+
+    def of(self, index: int) -> tuple[int, int]:
+        """First run of the `index`-th of these segments, and the one behind its last."""
+        return self.first_runs[index], self.first_runs[index + 1]
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentedPart:
     """One group's part of a job.
 
+    What a segment has to do is worked out when its turn comes: the first copy begins sooner, and a job of many blocks
+    keeps the GIL for some of them at a time.
+
     Attributes:
-        group_idx: which group.
-        table: its tiles.
+        table: the group's tiles.
         ranges: tiles of each segment.
-        first_runs: index of each segment's first run, and the number of runs behind them.
-        runs: between the ring and slots.
     """
 
-    group_idx: int
     table: TileTable
     ranges: Sequence[TileRange]
-    first_runs: Sequence[int]
-    runs: Runs
+    _selection: Selection
     _selected: GroupPart
-    _block_ids: Ids
+    _direction: Direction
     _starts: Ids
     _segment_ptrs: Ids
+
+    @property
+    def group_idx(self) -> int:
+        """Which group."""
+        return self._selected.route.group_idx
 
     def slices(self, max_pairs: int) -> Iterator[range]:
         """Segments whose descriptors are uploaded together: at most `max_pairs`."""
@@ -54,6 +74,16 @@ class SegmentedPart:
         tiles, per_block = self.ranges[segment], len(self.table)
         return -(-tiles.stop // per_block) - tiles.start // per_block
 
+    def runs_of(self, segments: range) -> SegmentRuns:
+        """The runs of these segments."""
+        starts = self._starts[segments.start : segments.stop]
+        span = range(int(starts[0]), self.table.position(self.ranges[segments.stop - 1].stop))
+        slots, first_runs = slot_runs(self._selection, self._selected, span).cut_at(starts)
+        owners = np.searchsorted(starts, slots.positions, side="right") - 1
+        staged = (self._segment_ptrs[segments.start : segments.stop] - starts)[owners] + slots.positions
+        dst_ptrs, src_ptrs = (slots.ptrs, staged) if self._direction is Direction.STORE else (staged, slots.ptrs)
+        return SegmentRuns(Runs(dst_ptrs, src_ptrs, slots.sizes), [*first_runs.tolist(), len(slots)])
+
     def describe(self, segments: range, pairs: Descriptors) -> None:
         """Write a descriptor for each block of each of these segments: its id, and where its bytes lie in the ring."""
         per_block, first, last = len(self.table), self.ranges[segments.start], self.ranges[segments.stop - 1]
@@ -67,7 +97,7 @@ class SegmentedPart:
             owners = np.arange(segments.start, segments.stop)
             blocks = self._starts[owners] // self.table.block_bytes
             positions = blocks * self.table.block_bytes
-        pairs[:, 0] = self._block_ids[blocks]
+        pairs[:, 0] = self._selection.block_ids[self._selected.blocks][blocks]
         np.add(positions, places[owners], out=pairs[:, 1])
 
     def first_tile(self, segment: int) -> int:
@@ -102,20 +132,12 @@ def cut_part(
         max_blocks=staging.max_pairs,
         small_first=direction is Direction.STORE,
     )
-    starts = np.array([table.position(each.start) for each in ranges], dtype=np.int64)
-    slots, first_runs = slot_runs(selection, selected).cut_at(starts)
-    segment_ptrs = staging.upcoming(segments_before + len(ranges))[segments_before:]
-    owners = np.searchsorted(starts, slots.positions, side="right") - 1
-    staged = (segment_ptrs - starts)[owners] + slots.positions
-    dst_ptrs, src_ptrs = (slots.ptrs, staged) if direction is Direction.STORE else (staged, slots.ptrs)
     return SegmentedPart(
-        group_idx=route.group_idx,
         table=table,
         ranges=ranges,
-        first_runs=[*first_runs.tolist(), len(slots)],
-        runs=Runs(dst_ptrs, src_ptrs, slots.sizes),
+        _selection=selection,
         _selected=selected,
-        _block_ids=selection.block_ids[selected.blocks],
-        _starts=starts,
-        _segment_ptrs=segment_ptrs,
+        _direction=direction,
+        _starts=np.array([table.position(each.start) for each in ranges], dtype=np.int64),
+        _segment_ptrs=staging.upcoming(segments_before + len(ranges))[segments_before:],
     )

@@ -19,18 +19,18 @@ class SlotRuns:
     Attributes:
         positions: where each run begins.
         ptrs: its address.
-        size_bytes: of all of them.
+        stop: position behind the last one.
     """
 
     positions: Ids
     ptrs: Ids
-    size_bytes: int
+    stop: int
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def cut_at(self, starts: Ids) -> tuple["SlotRuns", Ids]:
-        """The same bytes with a new run at each of `starts`, which are increasing and begin with 0.
+        """The same bytes with a new run at each of `starts`, which are increasing and begin where the first run does.
 
         Returns:
             The runs, and the index of the run that begins at each start.
@@ -40,31 +40,39 @@ class SlotRuns:
         positions.sort()
         runs = np.searchsorted(self.positions, positions, side="right") - 1
         ptrs = self.ptrs[runs] + positions - self.positions[runs]
-        return SlotRuns(positions, ptrs, self.size_bytes), np.searchsorted(positions, starts)
+        return SlotRuns(positions, ptrs, self.stop), np.searchsorted(positions, starts)
 
     @property
     def sizes(self) -> Ids:
         """Bytes of each run."""
         sizes = np.empty_like(self.positions)
         np.subtract(self.positions[1:], self.positions[:-1], out=sizes[:-1])
-        sizes[-1] = self.size_bytes - self.positions[-1]
+        sizes[-1] = self.stop - self.positions[-1]
         return sizes
 
 
-def slot_runs(selection: Selection, part: GroupPart) -> SlotRuns:
-    """Runs of one group's part; loops over no chunk."""
-    route = part.route
-    num_blocks = part.blocks.stop - part.blocks.start
-    block_bytes = route.layout.block_bytes
-    ptrs = route.pool_ptr + selection.chunk_ids[part.chunks] * route.slot_bytes
-    ptrs[0] += part.skipped_blocks * block_bytes
-    positions = (np.arange(len(ptrs)) * route.blocks_per_chunk - part.skipped_blocks) * block_bytes
-    positions[0] = 0
+def slot_runs(selection: Selection, part: GroupPart, span: range | None = None) -> SlotRuns:
+    """Runs of one group's part; loops over no chunk.
+
+    Args:
+        selection: the job.
+        part: one of its parts.
+        span: positions, if it is not to be all of them.
+    """
+    route, block_bytes = part.route, part.route.layout.block_bytes
+    span = range((part.blocks.stop - part.blocks.start) * block_bytes) if span is None else span
+    chunk_bytes, skipped_bytes = route.blocks_per_chunk * block_bytes, part.skipped_blocks * block_bytes
+    first = part.chunks.start + (skipped_bytes + span.start) // chunk_bytes
+    stop = part.chunks.start - (-(skipped_bytes + span.stop) // chunk_bytes)
+    ptrs = route.pool_ptr + selection.chunk_ids[first:stop] * route.slot_bytes
+    positions = np.arange(first - part.chunks.start, stop - part.chunks.start) * chunk_bytes - skipped_bytes
+    ptrs[0] += span.start - positions[0]
+    positions[0] = span.start
     starts = np.ones(len(ptrs), dtype=bool)
     # Rows padded to whole pages do not touch, and no single copy may run over two registrations of host memory.
     starts[1:] = ptrs[1:] - ptrs[:-1] != positions[1:] - positions[:-1]
     starts |= route.begin_pieces(ptrs)
-    return SlotRuns(positions[starts], ptrs[starts], num_blocks * block_bytes)
+    return SlotRuns(positions[starts], ptrs[starts], span.stop)
 
 
 def block_ptrs(selection: Selection, part: GroupPart) -> Ids:

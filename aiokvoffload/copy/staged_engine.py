@@ -5,13 +5,14 @@ the bus. Knows the order of the two; what moves is the backend's.
 """
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from aiokvoffload.base import Stream
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engine import MANY_BLOCKS, Copies, CopyEngine, Lane, PartialCopyError, Step
-from aiokvoffload.copy.segments import SegmentedPart, cut_part
+from aiokvoffload.copy.segments import SegmentedPart, SegmentRuns, cut_part
 from aiokvoffload.copy.selection import Selection
-from aiokvoffload.copy.staging import PAIR_BYTES, Staging, StagingBackend
+from aiokvoffload.copy.staging import PAIR_BYTES, Runs, Staging, StagingBackend
 from aiokvoffload.device.base import Device
 from aiokvoffload.errors import InternalError, OffloadError
 
@@ -47,6 +48,18 @@ class StagedEngine(CopyEngine):
         return StagedCopies(selection, lane)
 
 
+class _Piece(NamedTuple):
+    """What goes through one segment of the ring: tiles for the kernel, and runs for DMA."""
+
+    group_idx: int
+    blocks_ptr: int
+    first_tile: int
+    num_tiles: int
+    runs: Runs
+    first_run: int
+    stop_run: int
+
+
 class StagedCopies(Copies):
     """One job in segments; to be enqueued before the next one of its lane is planned, since it knows its segments."""
 
@@ -61,6 +74,7 @@ class StagedCopies(Copies):
         streams = (self.first_stream, lane.stream)
         self._kernel_stream, self._dma_stream = streams if self._stores else reversed(streams)
         self._parts: list[SegmentedPart] = []
+        self._runs: list[SegmentRuns] = []
         segments = 0
         for selected in selection.parts:
             part = cut_part(selection, selected, self._staging, lane.direction, segments_before=segments)
@@ -81,7 +95,7 @@ class StagedCopies(Copies):
         done = 0
         try:
             for part in self._parts:
-                for segments in part.slices(self._staging.max_pairs):
+                for segments in part.slices(min(MANY_BLOCKS, self._staging.max_pairs)):
                     for step in self._enqueue_slice(part, segments, ordered=ordered):
                         yield step
                         done += step in (Step.DONE, Step.GAVE_WAY)
@@ -94,6 +108,10 @@ class StagedCopies(Copies):
     def _enqueue_slice(self, part: SegmentedPart, segments: range, *, ordered: bool) -> Iterator[Step]:
         ring = self._staging.descriptors
         count = sum(part.count_blocks(segment) for segment in segments)
+        runs = part.runs_of(segments)
+        self._runs.append(runs)
+        if count > MANY_BLOCKS:
+            yield Step.PREPARED
         while (pairs := ring.take(count)) is None:
             yield Step.WAITS
         try:
@@ -102,54 +120,55 @@ class StagedCopies(Copies):
                 yield Step.PREPARED
             with self._backend.session():
                 blocks_ptr = ring.upload(self._kernel_stream)
-            for segment in segments:
+            for index, segment in enumerate(segments):
+                tiles = part.ranges[segment]
+                piece = _Piece(
+                    part.group_idx, blocks_ptr, part.first_tile(segment), len(range(*tiles)), runs.runs, *runs.of(index)
+                )
                 with self._backend.session():
-                    gave_way = self._enqueue_segment(part, segment, blocks_ptr, ordered=ordered)
+                    gave_way = self._enqueue_piece(piece, ordered=ordered)
                 blocks_ptr += part.count_blocks(segment) * PAIR_BYTES
                 yield Step.GAVE_WAY if gave_way else Step.DONE
         finally:
             with self._backend.session():
                 ring.give_back(self._kernel_stream)
 
-    def _enqueue_segment(self, part: SegmentedPart, index: int, blocks_ptr: int, *, ordered: bool) -> bool:
+    def _enqueue_piece(self, piece: _Piece, *, ordered: bool) -> bool:
         """Whatever fails, the segment is used again only after what was enqueued has ended."""
-        backend, segment, dma = self._backend, self._staging.take(), self._dma_stream_for(part, index)
+        backend, segment, dma = self._backend, self._staging.take(), self._dma_stream_for(piece)
         first, last = (self._kernel_stream, dma) if self._stores else (dma, self._kernel_stream)
         backend.wait(first, segment.emptied)
         # What a failure leaves half done here is followed, in the same stream, by whoever fills the segment next.
         if self._stores:
-            self._move(part, index, blocks_ptr, first)
+            self._move(piece, first)
         else:
-            gave_way = self._transfer(part, index, first, ordered=ordered)
+            gave_way = self._transfer(piece, first, ordered=ordered)
         segment.filled = backend.record(first, segment.filled)
         backend.wait(last, segment.filled)
         try:
             if self._stores:
                 # Out of the ring, what is read was written by the kernel before it in stream order.
-                gave_way = self._transfer(part, index, last, ordered=True)
+                gave_way = self._transfer(piece, last, ordered=True)
             else:
-                self._move(part, index, blocks_ptr, last)
+                self._move(piece, last)
         finally:
             segment.emptied = backend.record(last, segment.emptied)
         return gave_way
 
-    def _dma_stream_for(self, part: SegmentedPart, index: int) -> Stream:
+    def _dma_stream_for(self, piece: _Piece) -> Stream:
         if self._turns is None:
             return self._dma_stream
-        sizes = part.runs.sizes[part.first_runs[index] : part.first_runs[index + 1]]
-        return self._turns.next(self._dma_stream, int(sizes.sum()))
+        return self._turns.next(self._dma_stream, int(piece.runs.sizes[piece.first_run : piece.stop_run].sum()))
 
-    def _move(self, part: SegmentedPart, index: int, blocks_ptr: int, stream: Stream) -> None:
-        tiles = part.ranges[index]
+    def _move(self, piece: _Piece, stream: Stream) -> None:
         self._backend.move_tiles(
-            part.group_idx,
-            blocks_ptr,
-            part.first_tile(index),
-            tiles.stop - tiles.start,
+            piece.group_idx,
+            piece.blocks_ptr,
+            piece.first_tile,
+            piece.num_tiles,
             to_gpu=not self._stores,
             stream=stream,
         )
 
-    def _transfer(self, part: SegmentedPart, index: int, stream: Stream, *, ordered: bool) -> bool:
-        start, stop = part.first_runs[index], part.first_runs[index + 1]
-        return self._backend.transfer(part.runs, start, stop, stream, ordered=ordered)
+    def _transfer(self, piece: _Piece, stream: Stream, *, ordered: bool) -> bool:
+        return self._backend.transfer(piece.runs, piece.first_run, piece.stop_run, stream, ordered=ordered)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from aiokvoffload.base import Stream, TransferResult
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engine import MANY_BLOCKS, CopyEngine, Lane, PartialCopyError, Step
+from aiokvoffload.copy.engine import CopyEngine, Lane, PartialCopyError, Step
 from aiokvoffload.copy.turns import Turns
 from aiokvoffload.cpu.jobs import Job
 from aiokvoffload.cpu.worker_statistics import DirectionStatistics
@@ -111,8 +111,6 @@ class SingleDirectionOffloadingHandler:
 
     def _enqueue_copies(self, job: Job) -> Iterator[Step]:
         copies = job.copies = self._engine.plan(job.selection, self._lane)
-        if len(job.selection.block_ids) > MANY_BLOCKS:
-            yield Step.PREPARED
         self._device.wait(copies.first_stream, job.after)
         for earlier in job.waits_for:
             if earlier.end is None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from aiokvoffload.base import GPULoadStoreSpec, Ids
 from aiokvoffload.config import CopyConfig
+from aiokvoffload.copy import segments
 from aiokvoffload.copy.arena import HostArena
 from aiokvoffload.copy.choice import choose_engine
 from aiokvoffload.copy.direct_engine import DirectEngine
@@ -20,7 +21,8 @@ from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engine import MANY_BLOCKS, CopyEngine, Lane, PartialCopyError, Step
 from aiokvoffload.copy.layout import lay_out
 from aiokvoffload.copy.routes import make_routes
-from aiokvoffload.copy.selection import Selection, Selector
+from aiokvoffload.copy.selection import GroupPart, Selection, Selector
+from aiokvoffload.copy.slot_runs import SlotRuns, slot_runs
 from aiokvoffload.copy.staged_engine import NUM_SEGMENTS, StagedCopies
 from aiokvoffload.copy.turns import Turns
 from aiokvoffload.cpu.common import PoolShape
@@ -178,17 +180,40 @@ def test_every_byte_comes_there_and_back_on_cuda(name: str, page_bytes: list[int
 
 def test_describing_many_blocks_is_a_step_that_enqueues_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """I10: whoever waits for the GIL gets it before the copies are enqueued; and nothing counts as copied by that."""
-    with benched(ManualDevice(), [16], num_slots=MANY_BLOCKS) as bench:
-        slots, lane = np.arange(MANY_BLOCKS // 2 + 1), bench.lanes[Direction.STORE]
+    with benched(ManualDevice(), [16], num_slots=2 * MANY_BLOCKS) as bench:
+        slots, lane = np.arange(MANY_BLOCKS + MANY_BLOCKS // 2), bench.lanes[Direction.STORE]
         assert lane.staging is not None
         selection = bench.select(Direction.STORE, np.arange(2 * len(slots)), slots)
-        assert next(bench.engine.plan(selection, lane).enqueue(ordered=True)) is Step.PREPARED
-        few = bench.select(Direction.STORE, np.arange(4), slots[:2])
-        assert next(bench.engine.plan(few, lane).enqueue(ordered=True)) is Step.DONE
-        monkeypatch.setattr(lane.staging.backend, "move_tiles", Mock(side_effect=OSError("refused")))
+        steps = list(bench.engine.plan(selection, lane).enqueue(ordered=True))
+        assert steps == [Step.DONE, Step.PREPARED, Step.PREPARED, Step.DONE]  # a short segment, and one of many blocks
+        monkeypatch.setattr(lane.staging.backend, "move_tiles", Mock(side_effect=[None, OSError("refused")]))
         with pytest.raises(PartialCopyError) as failure:
             list(bench.engine.plan(selection, lane).enqueue(ordered=True))
-        assert failure.value.runs_enqueued == 0
+        assert failure.value.runs_enqueued == 1
+        bench.device.run_all()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_a_long_job_is_planned_piece_by_piece(direction: Direction, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10: its first copy is enqueued before anything is known of the last one's runs."""
+    spans = []
+
+    def watched(selection: Selection, part: GroupPart, span: range) -> SlotRuns:
+        spans.append(span)
+        return slot_runs(selection, part, span)
+
+    monkeypatch.setattr(segments, "slot_runs", watched)
+    with benched(ManualDevice(), [512], num_slots=MANY_BLOCKS) as bench:
+        num_blocks = 2 * MANY_BLOCKS
+        selection = bench.select(direction, np.arange(num_blocks), np.arange(MANY_BLOCKS))
+        steps = bench.engine.plan(selection, bench.lanes[direction]).enqueue(ordered=True)
+        assert not spans
+        assert next(steps) in (Step.DONE, Step.GAVE_WAY)
+        assert (len(spans), spans[0].start) == (1, 0)
+        assert spans[0].stop <= MANY_BLOCKS * 512
+        assert Step.PREPARED not in list(steps)
+        assert [span.start for span in spans[1:]] == [span.stop for span in spans[:-1]]
+        assert spans[-1].stop == num_blocks * 512
         bench.device.run_all()  # type: ignore[attr-defined]
 
 
