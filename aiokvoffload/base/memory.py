@@ -91,7 +91,7 @@ def as_ids(name: str, values: npt.ArrayLike) -> Ids:
     if array.dtype.kind == "u" and len(array) and (highest := int(array.max())) > _MAX_ID:
         raise ArgumentError(f"{name} must be at most {_MAX_ID}, got {highest} at index {int(array.argmax())}")
     ids = array.astype(np.int64, copy=False)
-    if len(ids) and (lowest := int(ids.min())) < 0:
+    if len(ids) and (lowest := int(np.minimum.reduce(ids))) < 0:
         raise ArgumentError(f"{name} must be at least 0, got {lowest} at index {int(ids.argmin())}")
     return ids
 

@@ -9,8 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from aiokvoffload.base import Stream
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.plan import CopyPlan, plan_copies
@@ -144,11 +142,12 @@ class RunCopies(Copies):
         if len(self._plan) > MANY_BLOCKS:
             yield Step.PREPARED
         try:
-            for start, stop in self._steps():
-                piece = self._plan.part(start, stop)
-                stream = self._stream_for(piece)
+            for start, stop, size_bytes in self._steps():
+                stream = self.first_stream
+                if self._turns is not None:
+                    stream = self._turns.next(stream, size_bytes)
                 try:
-                    self._engine.copy(piece, stream, ordered=ordered)
+                    self._engine.copy(self._plan.part(start, stop), stream, ordered=ordered)
                 except PartialCopyError as error:
                     raise PartialCopyError(str(error), start + error.runs_enqueued) from error
                 yield Step.GAVE_WAY
@@ -156,21 +155,20 @@ class RunCopies(Copies):
             if self._turns is not None:
                 self._turns.rejoin(self.first_stream)
 
-    def _steps(self) -> Iterator[tuple[int, int]]:
-        """Ranges of runs: not too many, and with turns no more bytes than one of them."""
-        most, start, enqueued_bytes, ends = self._engine.runs_per_step, 0, 0, np.cumsum(self._plan.sizes)
+    def _steps(self) -> Iterator[tuple[int, int, int]]:
+        """Ranges of runs and their bytes: not too many, and with turns no more bytes than one of them."""
+        if len(self._plan) == 1:
+            yield 0, 1, int(self._plan.sizes[0])
+            return
+        most, start, enqueued_bytes, ends = self._engine.runs_per_step, 0, 0, self._plan.sizes.cumsum()
         while start < len(ends):
             stop = min(start + most, len(ends))
             if self._turns is not None:
-                within = int(np.searchsorted(ends, enqueued_bytes + self._turns.turn_bytes, side="right"))
+                within = int(ends.searchsorted(enqueued_bytes + self._turns.turn_bytes, side="right"))
                 stop = min(stop, max(start + 1, within))
-            yield start, stop
-            start, enqueued_bytes = stop, int(ends[stop - 1])
-
-    def _stream_for(self, piece: CopyPlan) -> Stream:
-        if self._turns is None:
-            return self.first_stream
-        return self._turns.next(self.first_stream, int(piece.sizes.sum()))
+            end_bytes = int(ends[stop - 1])
+            yield start, stop, end_bytes - enqueued_bytes
+            start, enqueued_bytes = stop, end_bytes
 
     def whole_chunks_before(self, run: int) -> int:
         """From the plan."""

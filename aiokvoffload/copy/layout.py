@@ -6,7 +6,7 @@ released while a store is queued would be copied from after its memory was given
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ class GroupLayout:
         num_blocks: rows of every tensor: block ids are below it.
         spaces: where this group's block ids begin in a table over all physical blocks; one entry for each set of
             tensors that the same groups share, since only there two groups' equal ids are the same memory.
+        block_bytes: of one block over all its tensors.
     """
 
     base_ptrs: Ids
@@ -35,11 +36,11 @@ class GroupLayout:
     fragment_offsets: Ids
     num_blocks: int
     spaces: tuple[int, ...]
+    block_bytes: int = field(init=False)
 
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one block over all its tensors."""
-        return int(self.fragment_bytes.sum())
+    def __post_init__(self) -> None:
+        # Added up once: every job asks for it several times.
+        object.__setattr__(self, "block_bytes", int(self.fragment_bytes.sum()))
 
 
 @dataclass(frozen=True, slots=True)

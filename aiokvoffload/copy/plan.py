@@ -51,7 +51,9 @@ def plan_copies(direction: Direction, selection: Selection) -> CopyPlan:
     if not parts:
         none = np.empty(0, dtype=np.int64)
         return CopyPlan(none, none, none, none)
-    gpu_ptrs, host_ptrs, sizes, first_chunks = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    gpu_ptrs, host_ptrs, sizes, first_chunks = (
+        parts[0] if len(parts) == 1 else (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    )
     if direction is Direction.STORE:
         return CopyPlan(gpu_ptrs, host_ptrs, sizes, first_chunks)
     return CopyPlan(host_ptrs, gpu_ptrs, sizes, first_chunks)
@@ -67,8 +69,8 @@ def _plan_part(selection: Selection, part: GroupPart) -> tuple[Ids, Ids, Ids, Id
     host_starts = route.pool_ptr + chunk_ids[chunks] * route.slot_bytes + blocks_in_chunk * layout.block_bytes
     gpu_ptrs = (layout.base_ptrs + block_ids[:, None] * layout.row_bytes).ravel()
     host_ptrs = (host_starts[:, None] + layout.fragment_offsets).ravel()
-    sizes = np.broadcast_to(layout.fragment_bytes, (len(block_ids), len(layout.fragment_bytes))).ravel()
-    first_chunks = np.repeat(chunks + part.chunks.start, len(layout.base_ptrs))
+    sizes = layout.fragment_bytes[None].repeat(len(block_ids), axis=0).ravel()
+    first_chunks = (chunks + part.chunks.start).repeat(len(layout.base_ptrs))
     if len(layout.base_ptrs) > 1 or len(block_ids) == 1:
         # Neighbours in the slot lie in different tensors. Even where those touch, they may be separate allocations,
         # which no single copy may span.

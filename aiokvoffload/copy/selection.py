@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from aiokvoffload.base import GPULoadStoreSpec, Ids
 from aiokvoffload.copy.direction import Direction
@@ -62,8 +63,8 @@ class Selector:
 
     def __init__(self, routes: Sequence[Route], num_physical_blocks: int, num_slots: int) -> None:
         self._routes = tuple(routes)
-        self._block_marks = np.zeros(num_physical_blocks, dtype=np.int64)
-        self._slot_marks = np.zeros(num_slots, dtype=np.int64)
+        self._block_marks = np.zeros(num_physical_blocks, dtype=np.int32)
+        self._slot_marks = np.zeros(num_slots, dtype=np.int32)
 
     def fragments_per_chunk(self, group_idx: int) -> int:
         """Blocks of a chunk times tensors of a block.
@@ -121,7 +122,8 @@ class Selector:
             start += size
             _check_range(f"{name}.block_ids of group {group_idx}", ids, route.layout.num_blocks)
             table_parts += [ids + space if space else ids for space in route.layout.spaces]
-        physical_blocks = np.concatenate(table_parts)  # a copy, also of a single part: the ids are the caller's
+        # A copy, also of a single part: the ids are the caller's.
+        physical_blocks = np.concatenate(table_parts) if len(table_parts) != 1 else table_parts[0].copy()
         if (position := _first_repeat(physical_blocks, self._block_marks)) is not None:
             raise ArgumentError(
                 f"{name}.block_ids must not name a block twice, got {self._block_id(int(physical_blocks[position]))}"
@@ -177,9 +179,11 @@ def _check_range(name: str, ids: Ids, limit: int) -> None:
         raise ArgumentError(f"{name} must be in [0, {limit}), got {int(ids[position])} at index {position}")
 
 
-def _first_repeat(indices: Ids, marks: Ids) -> int | None:
+def _first_repeat(indices: Ids, marks: npt.NDArray[np.int32]) -> int | None:
     """Position of an entry that occurs again later, found by writing positions through the indices: no sort."""
-    positions = np.arange(len(indices))
+    if len(indices) < 2:
+        return None
+    positions = np.arange(len(indices), dtype=np.int32)
     marks[indices] = positions
     repeated = marks[indices] != positions
     return int(repeated.argmax()) if np.count_nonzero(repeated) else None

@@ -5,8 +5,9 @@ of work in order, an event marks a place in it, and work in one stream can be ma
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import cast
 
 import torch
@@ -15,16 +16,27 @@ from aiokvoffload.base import Event, Stream
 from aiokvoffload.errors import ArgumentError, BrokenError
 
 
-@contextmanager
-def device_errors(what: str) -> Iterator[None]:
-    """Turn what torch raises when the device has failed into `BrokenError`.
+class DeviceErrors:
+    """A context that turns what torch raises when the device has failed into `BrokenError`.
 
-    CUDA errors are sticky: after one, every later call on the device fails, so there is nothing to retry.
+    CUDA errors are sticky: after one, every later call on the device fails, so there is nothing to retry. A class,
+    since a generator takes longer than what is done inside.
     """
-    try:
-        yield
-    except RuntimeError as error:
-        raise BrokenError(f"{what}: the device failed: {error}") from error
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let every other error pass."""
+        if isinstance(error, RuntimeError):
+            raise BrokenError(f"{self._what}: the device failed: {error}") from error
 
 
 def is_stream(after: Stream | Event | None) -> bool:
@@ -110,7 +122,7 @@ class Device(ABC):
         if after is None or is_stream(after):
             if after is not None and not hasattr(after, "wait_event"):
                 raise ArgumentError(f"after must be a stream that can wait for events, got {after!r}")
-            with device_errors("record"):
+            with DeviceErrors("record"):
                 event = self._record(self.current_stream() if after is None else cast("Stream", after))
             if not hasattr(event, "query"):  # torch's stand-in streams of the CPU record nothing
                 raise ArgumentError(f"after must be a stream of the {self.name} device, got {after!r}")
@@ -125,7 +137,7 @@ class Device(ABC):
         Raises:
             BrokenError: the device has failed.
         """
-        with device_errors("wait"):
+        with DeviceErrors("wait"):
             stream.wait_event(event)
 
     def query(self, event: Event) -> bool:
@@ -134,10 +146,8 @@ class Device(ABC):
         Raises:
             BrokenError: the device has failed.
         """
-        try:  # and not `device_errors`, which takes longer than the question
+        with DeviceErrors("query"):
             return event.query()
-        except RuntimeError as error:
-            raise BrokenError(f"query: the device failed: {error}") from error
 
     def create_handover(self) -> Handover:
         """The cheapest way to make streams of `create_stream` wait for each other.

@@ -13,10 +13,9 @@ from typing import Any, cast
 import torch
 
 from aiokvoffload.base import Event, Stream
-from aiokvoffload.device.base import Device, Handover, device_errors
+from aiokvoffload.device.base import Device, DeviceErrors, Handover
 from aiokvoffload.device.driver import CudaDriver
 from aiokvoffload.device.quick_handover import QuickHandover
-from aiokvoffload.errors import BrokenError
 
 _cuda: Any = torch.cuda  # its streams and events have no type annotations
 
@@ -85,7 +84,7 @@ class AcceleratorDevice(Device):
 
     def wait(self, stream: Stream, event: Event) -> None:
         """Make later work of `stream` wait for `event`."""
-        with device_errors("wait"):
+        with DeviceErrors("wait"):
             # Asked of the event: a generic stream would take CUDA's own event for a generic one.
             cast("Any", event).wait(self._own(stream))
 
@@ -103,10 +102,8 @@ class AcceleratorDevice(Device):
 
     def elapsed_s(self, start: Event, end: Event) -> float:
         """Seconds between two completed events, to about half a microsecond."""
-        try:  # and not `device_errors`, which takes longer than the question
+        with DeviceErrors("elapsed time"):
             return float(cast("Any", start).elapsed_time(end)) / 1e3
-        except RuntimeError as error:
-            raise BrokenError(f"elapsed time: the device failed: {error}") from error
 
     def completed_at(self, event: Event) -> float:
         """Counted from an event whose time on the host is known; now, where there is none."""
@@ -131,7 +128,7 @@ class AcceleratorDevice(Device):
         """How long a mark's completion may have been before or after, when about it was, and the mark."""
         before_s = time.perf_counter()
         mark = self.record(self._clock_stream)
-        with device_errors("synchronize"):
+        with DeviceErrors("synchronize"):
             mark.synchronize()
         after_s = time.perf_counter()
         return (after_s - before_s) / 2, (before_s + after_s) / 2, mark
