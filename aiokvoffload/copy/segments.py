@@ -15,6 +15,9 @@ from aiokvoffload.copy.slot_runs import slot_runs
 from aiokvoffload.copy.staging import Runs, Staging
 from aiokvoffload.copy.tiles import Descriptors, TileRange, TileTable
 
+MANY_CHUNKS = 1024
+"""Finding the runs of more at a time would keep the GIL for some hundred microseconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentRuns:
@@ -59,11 +62,15 @@ class SegmentedPart:
         return self._selected.route.group_idx
 
     def slices(self, max_pairs: int) -> Iterator[range]:
-        """Segments whose descriptors are uploaded together: at most `max_pairs`."""
-        start, pairs = 0, 0
+        """Segments whose descriptors are uploaded together: at most `max_pairs`, and of few chunks.
+
+        The first one comes alone, since the bus has nothing to do while it is described.
+        """
+        most = min(max_pairs, MANY_CHUNKS * self._selected.route.blocks_per_chunk)
+        start, pairs = 0, most
         for index in range(len(self.ranges)):
             count = self.count_blocks(index)
-            if index > start and pairs + count > max_pairs:
+            if index > start and pairs + count > most:
                 yield range(start, index)
                 start, pairs = index, 0
             pairs += count

@@ -95,7 +95,7 @@ class StagedCopies(Copies):
         done = 0
         try:
             for part in self._parts:
-                for segments in part.slices(min(MANY_BLOCKS, self._staging.max_pairs)):
+                for segments in part.slices(self._staging.max_pairs):
                     for step in self._enqueue_slice(part, segments, ordered=ordered):
                         yield step
                         done += step in (Step.DONE, Step.GAVE_WAY)

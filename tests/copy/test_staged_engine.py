@@ -21,6 +21,7 @@ from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.engine import MANY_BLOCKS, CopyEngine, Lane, PartialCopyError, Step
 from aiokvoffload.copy.layout import lay_out
 from aiokvoffload.copy.routes import make_routes
+from aiokvoffload.copy.segments import MANY_CHUNKS
 from aiokvoffload.copy.selection import GroupPart, Selection, Selector
 from aiokvoffload.copy.slot_runs import SlotRuns, slot_runs
 from aiokvoffload.copy.staged_engine import NUM_SEGMENTS, StagedCopies
@@ -203,17 +204,20 @@ def test_a_long_job_is_planned_piece_by_piece(direction: Direction, monkeypatch:
         return slot_runs(selection, part, span)
 
     monkeypatch.setattr(segments, "slot_runs", watched)
-    with benched(ManualDevice(), [512], num_slots=MANY_BLOCKS) as bench:
-        num_blocks = 2 * MANY_BLOCKS
-        selection = bench.select(direction, np.arange(num_blocks), np.arange(MANY_BLOCKS))
+    with benched(ManualDevice(), [512], blocks_per_chunk=1, num_slots=3 * MANY_CHUNKS) as bench:
+        everything = np.arange(3 * MANY_CHUNKS)
+        selection = bench.select(direction, everything, everything)
         steps = bench.engine.plan(selection, bench.lanes[direction]).enqueue(ordered=True)
         assert not spans
         assert next(steps) in (Step.DONE, Step.GAVE_WAY)
+        staging = bench.lanes[direction].staging
+        assert staging is not None
         assert (len(spans), spans[0].start) == (1, 0)
-        assert spans[0].stop <= MANY_BLOCKS * 512
+        assert spans[0].stop <= staging.segment_bytes  # the bus has nothing to do before the first segment
         assert Step.PREPARED not in list(steps)
         assert [span.start for span in spans[1:]] == [span.stop for span in spans[:-1]]
-        assert spans[-1].stop == num_blocks * 512
+        assert max(len(span) for span in spans) <= MANY_CHUNKS * 512
+        assert spans[-1].stop == len(everything) * 512
         bench.device.run_all()  # type: ignore[attr-defined]
 
 
@@ -232,8 +236,8 @@ def test_a_job_larger_than_the_ring_flows_through_it_and_a_segment_is_emptied_be
         filled = 0
         while run_first(device, lane):
             filled += 1
-        # A store's descriptors are uploaded in the first stage.
-        assert filled == NUM_SEGMENTS + (direction is Direction.STORE)
+        # A store's descriptors are uploaded in the first stage: those of its first segment, and those of the others.
+        assert filled == NUM_SEGMENTS + 2 * (direction is Direction.STORE)
         device.run_all()
 
 
