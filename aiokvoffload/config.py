@@ -97,8 +97,8 @@ class CopyConfig:
         staging_bytes: most GPU memory for the rings of one worker; 0 has none, and so no staged or direct copies.
         programs: of the gathering kernel, at most; fewer leave more of the GPU to the model and copy more slowly.
         turn_bytes: after so many bytes of a direction's copies, those of others in that direction come in between: a
-            model's token on its way to the host would else wait for all of them. Fewer shorten its wait, 0.25 ms for
-            16 MiB, and cost up to a percent of the rate at that; 0 never lets others in.
+            model's token on its way to the host would else wait for all of them. Fewer shorten its wait, 0.45 ms for
+            32 MiB and 0.25 for 16, and cost half a percent of the rate at that; 0 never lets others in.
         calibration_file: where what this machine's copies cost is kept between processes; `None` measures anew.
 
     Raises:
@@ -108,7 +108,7 @@ class CopyConfig:
     engine: str = "auto"
     staging_bytes: int = 128 << 20
     programs: int = 132
-    turn_bytes: int = 16 << 20
+    turn_bytes: int = 32 << 20
     calibration_file: str | None = None
 
     def __post_init__(self) -> None:

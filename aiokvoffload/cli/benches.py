@@ -93,7 +93,7 @@ def bench_copy_command(
     turn_bytes: Annotated[
         int,
         typer.Option(
-            parser=size_or_zero, metavar="SIZE", help="After which others' copies come.", show_default="16MiB"
+            parser=size_or_zero, metavar="SIZE", help="After which others' copies come.", show_default="32MiB"
         ),
     ] = _COPY.copy.turn_bytes,
     trace: Annotated[Path, typer.Option(help="What ages a pool.", show_default="a sample")] = SAMPLE_TRACE,

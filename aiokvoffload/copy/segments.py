@@ -15,7 +15,7 @@ from aiokvoffload.copy.slot_runs import slot_runs
 from aiokvoffload.copy.staging import Runs, Staging
 from aiokvoffload.copy.tiles import Descriptors, TileRange, TileTable
 
-MANY_CHUNKS = 1024
+MANY_CHUNKS = 512
 """Finding the runs of more at a time would keep the GIL for some hundred microseconds."""
 
 

@@ -87,7 +87,7 @@ def bench_serve_command(
             parser=size_or_zero,
             metavar="SIZE",
             help="Copied before others' copies come in between.",
-            show_default="16MiB",
+            show_default="32MiB",
         ),
     ] = _COPY.turn_bytes,
     eager: Annotated[bool, typer.Option("--eager", help="Decode without CUDA graphs.")] = False,
