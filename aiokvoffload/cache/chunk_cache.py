@@ -43,9 +43,10 @@ class ChunkCache:
 
         To compare a run takes a fifth of the time of looking up its keys, which lie all over the index.
         """
-        index, slots = self.pool.index, list[int]()
+        index = self.pool.index
         if len(keys) < _LONG or set(map(type, keys)) != {bytes}:  # what equals a key need not be one
             return index.find_leading(keys)
+        slots: list[int] = []
         while (count := len(slots)) < len(keys) and (slot := index.get(keys[count])) is not None:
             run_keys, run_slots = self._policy.rest_of_run(slot)
             same = count_same(run_keys, tuple(keys[count + 1 : count + 1 + len(run_keys)]))

@@ -221,7 +221,8 @@ class GAPPolicy(LayeredPolicy):
 
     def _oldest_values(self, chain: int) -> dict[int, _Value]:
         """What the oldest slot of each level is worth, but for slots of `chain`."""
-        values, known = dict[int, _Value](), self._values
+        values: dict[int, _Value] = {}
+        known = self._values
         for level, layer in self.layers.items():
             used_at = layer.oldest_stamp(chain)
             if used_at is not None:  # of an epoch, the answer stays the same

@@ -157,7 +157,7 @@ class RecencyList:
 
         It may be held.
         """
-        if chain != self._spared_for:
+        if self._sparing and chain != self._spared_for:
             self._spare_for(chain)
         for number, found in self.chains.items():
             if found and number != chain:
