@@ -136,15 +136,10 @@ class ChunkCache:
         Returns:
             The dropped keys.
         """
-        failed: dict[OffloadKey, int] = {}
-        if failed_keys:
-            find = self.pool.index.get
-            pairs = zip(held.keys, held.slots, strict=True)
-            failed = {key: slot for key, slot in pairs if key in failed_keys and find(key) == slot}
-            self._drop(failed)
+        dropped = self._drop_unread(held, failed_keys) if failed_keys else []
         self.pool.unpin(held)
         self._policy.release(held.slots)
-        return list(failed)
+        return dropped
 
     def complete_write(self, held: Held, failed_keys: Collection[OffloadKey] = ()) -> Sequence[OffloadKey]:
         """End a write; failed keys leave no trace.
@@ -198,6 +193,13 @@ class ChunkCache:
 
     def __repr__(self) -> str:
         return f"ChunkCache({self.pool!r}, {self._policy!r})"
+
+    def _drop_unread(self, held: Held, failed_keys: Collection[OffloadKey]) -> list[OffloadKey]:
+        find = self.pool.index.get
+        pairs = zip(held.keys, held.slots, strict=True)
+        failed = {key: slot for key, slot in pairs if key in failed_keys and find(key) == slot}
+        self._drop(failed)
+        return list(failed)
 
     def _drop(self, failed: Mapping[OffloadKey, int]) -> None:
         if failed:

@@ -39,7 +39,7 @@ class SlotReaders:
     def add(self, slots: Sequence[int]) -> None:
         """Each of these slots is read once more; one that is given twice, twice."""
         counts, once = self._counts, dict.fromkeys(slots, 1)
-        if len(once) == len(slots) and self.isdisjoint(once):
+        if len(once) == len(slots) and counts.keys().isdisjoint(once.keys()):
             counts.update(once)
             return
         for slot in slots:

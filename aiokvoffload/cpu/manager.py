@@ -37,6 +37,7 @@ _SHED_PER_CALL, _SHED_PER_KEY = 128, 4
 """Entries of dropped containers that are freed in passing: more than the same call can add to living ones."""
 
 _NONE_FAILED: Collection[OffloadKey] = ()
+"""The one empty tuple that there is; whoever gives another collection has it looked through."""
 
 
 class CPUOffloadingManager(OffloadingManager):
@@ -129,7 +130,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Release a load's pins; failed keys are a MISS at once, their slots free after the last reader."""
-        failed = self._part_of(self._loads, token, failed_keys)
+        failed = () if failed_keys is _NONE_FAILED else self._part_of(self._loads, token, failed_keys)
         record = self._loads.take(token)
         is_current = token >= self._loads.epoch_start
         if record is None:
@@ -233,7 +234,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Make a store's keys readable, but for the failed ones."""
-        failed = self._part_of(self._stores, token, failed_keys)
+        failed = () if failed_keys is _NONE_FAILED else self._part_of(self._stores, token, failed_keys)
         record = self._stores.take(token)
         is_current = token >= self._stores.epoch_start
         if record is None:
@@ -326,7 +327,8 @@ class CPUOffloadingManager(OffloadingManager):
         self, book: TokenBook[Record], token: int, failed_keys: Collection[OffloadKey]
     ) -> Collection[OffloadKey]:
         """`failed_keys`, each of which must be of the transfer."""
-        if failed_keys is _NONE_FAILED or (record := book.peek(token)) is None:
+        record = book.peek(token)
+        if record is None:
             return ()
         try:
             failed = set(failed_keys)
