@@ -122,7 +122,7 @@ class ChunkCache:
             is_chain = layout is chain
             chain = chain[:accepted]
             layout = chain if is_chain else list(filter(set(chain).__contains__, layout))
-        held = self.pool.replace(layout, victims, slots) if victims else self.pool.reserve(layout)
+        held = self.pool.replace(layout, victims, slots)
         slots = held.slots
         if layout is not chain:
             slot_by_key = dict(zip(layout, slots, strict=True))
