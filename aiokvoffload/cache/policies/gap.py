@@ -84,7 +84,11 @@ class GAPPolicy(LayeredPolicy):
         self._looked_up = absent, tags, uses
         new_count = uses.count(1)
         self._ticks += _TICKS_PER_USE * (len(slots) + len(uses) - new_count) + new_count
-        self._advance()
+        epoch = self._ticks // self._ticks_per_epoch
+        self._model.advance(epoch)
+        if epoch != self._epoch or self._model.values is not self._valued_by:
+            self._epoch = epoch
+            self._value_anew()
         if slots:
             levels = counts.translate(_LEVELS)
             self.remove(slots)
@@ -103,13 +107,6 @@ class GAPPolicy(LayeredPolicy):
         for tag, level in zip(tags, levels, strict=True):
             if not tag & mask:
                 self.observe(tag, level, is_resident=is_resident)
-
-    def _advance(self) -> None:
-        epoch = self._ticks // self._ticks_per_epoch
-        self._model.advance(epoch)
-        if epoch != self._epoch or self._model.values is not self._valued_by:
-            self._epoch = epoch
-            self._value_anew()
 
     def _value_anew(self) -> None:
         self._valued_by = self._model.values
