@@ -12,6 +12,7 @@ from aiokvoffload.cache.key_check import KeyCheck, as_sequence
 from aiokvoffload.cache.pool import Held, PoolStatistics
 from aiokvoffload.cache.prefix import longest_common_position
 from aiokvoffload.cache.tier_cache import KeysInSlots, Reservation, TierCache, require_one_each
+from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
 
@@ -91,7 +92,7 @@ class CacheSet(TierCache):
                 self._check.refuse(keys)
             raise
 
-    def in_chain_order(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+    def _in_chain_order(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys of one call, group after group, as one chain over all groups, head first."""
         try:
             return in_chain_order(keys, self._span_by_suffix)
@@ -110,23 +111,25 @@ class CacheSet(TierCache):
         self._check.require_distinct(absent, set(absent))
         return absent if len(absent) < len(keys) else keys
 
-    def sift(self, keys: Sequence[OffloadKey]) -> tuple[Sequence[OffloadKey], dict[OffloadKey, None]]:
-        """The keys that have no slot, in the order given, and all keys once."""
-        return self.absent(keys), dict.fromkeys(keys)
+    def use(self, keys: Sequence[OffloadKey], uses: RequestUses) -> None:
+        """Count a use of each key that a request has not used before."""
+        for cache, part in self._by_cache(uses.count_use(self._in_chain_order(keys))):
+            cache.access(part, uses.chain_number)
 
-    def access(self, keys: Sequence[OffloadKey], chain_number: int) -> None:
-        """Count a use of each of these distinct keys, as the continuation of a chain."""
-        for cache, part in self._by_cache(keys):
-            cache.access(part, chain_number)
+    def use_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], uses: RequestUses) -> None:
+        """The same for keys that have slots, which are looked for again."""
+        self.use(keys, uses)
 
-    def access_absent(self, keys: Sequence[OffloadKey], chain_number: int) -> None:
-        """The same for keys of which none has a slot."""
-        for cache, part in self._by_cache(keys):
-            cache.access_absent(part, chain_number)
-
-    def access_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain_number: int) -> None:
-        """Count a use of distinct keys that have slots, which are looked for again."""
-        self.access(keys, chain_number)
+    def use_sifting(self, keys: Sequence[OffloadKey], uses: RequestUses) -> Sequence[OffloadKey]:
+        """The same; returns the keys that have no slot, as one chain."""
+        chain = self._in_chain_order(keys)
+        absent = self.absent(chain)
+        for cache, part in self._by_cache(uses.count_use(chain)):
+            if absent is chain:
+                cache.access_absent(part, uses.chain_number)
+            else:
+                cache.access(part, uses.chain_number)
+        return absent
 
     def pin_leading(self, keys: Sequence[OffloadKey], slots: Sequence[int] | None = None) -> KeysInSlots:
         """Hold the leading keys that can be read now, for reading; slots are looked for even if they are known."""

@@ -43,9 +43,10 @@ class ChunkCache:
 
         To compare a run takes a fifth of the time of looking up its keys, which lie all over the index.
         """
-        index, slots = self.pool.index, list[int]()
+        index = self.pool.index
         if len(keys) < _LONG or set(map(type, keys)) != {bytes}:  # what equals a key need not be one
             return index.find_leading(keys)
+        slots: list[int] = []
         while (count := len(slots)) < len(keys) and (slot := index.get(keys[count])) is not None:
             run_keys, run_slots = self._policy.rest_of_run(slot)
             same = count_same(run_keys, tuple(keys[count + 1 : count + 1 + len(run_keys)]))
@@ -121,7 +122,7 @@ class ChunkCache:
             is_chain = layout is chain
             chain = chain[:accepted]
             layout = chain if is_chain else list(filter(set(chain).__contains__, layout))
-        held = self.pool.replace(layout, victims, slots) if victims else self.pool.reserve(layout)
+        held = self.pool.replace(layout, victims, slots)
         slots = held.slots
         if layout is not chain:
             slot_by_key = dict(zip(layout, slots, strict=True))
@@ -135,15 +136,10 @@ class ChunkCache:
         Returns:
             The dropped keys.
         """
-        failed: dict[OffloadKey, int] = {}
-        if failed_keys:
-            find = self.pool.index.get
-            pairs = zip(held.keys, held.slots, strict=True)
-            failed = {key: slot for key, slot in pairs if key in failed_keys and find(key) == slot}
-            self._drop(failed)
+        dropped = self._drop_unread(held, failed_keys) if failed_keys else []
         self.pool.unpin(held)
         self._policy.release(held.slots)
-        return list(failed)
+        return dropped
 
     def complete_write(self, held: Held, failed_keys: Collection[OffloadKey] = ()) -> Sequence[OffloadKey]:
         """End a write; failed keys leave no trace.
@@ -197,6 +193,13 @@ class ChunkCache:
 
     def __repr__(self) -> str:
         return f"ChunkCache({self.pool!r}, {self._policy!r})"
+
+    def _drop_unread(self, held: Held, failed_keys: Collection[OffloadKey]) -> list[OffloadKey]:
+        find = self.pool.index.get
+        pairs = zip(held.keys, held.slots, strict=True)
+        failed = {key: slot for key, slot in pairs if key in failed_keys and find(key) == slot}
+        self._drop(failed)
+        return list(failed)
 
     def _drop(self, failed: Mapping[OffloadKey, int]) -> None:
         if failed:

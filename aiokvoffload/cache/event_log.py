@@ -23,9 +23,10 @@ class EventLog:
 
     Attributes:
         dropped_count: events that were not kept; to be read only.
+        is_lost: whether there were too many since they were last taken; to be read only.
     """
 
-    __slots__ = ("_events", "_max_events", "_medium", "_num_groups", "_on_first", "_tier", "dropped_count")
+    __slots__ = ("_events", "_max_events", "_medium", "_num_groups", "_on_first", "_tier", "dropped_count", "is_lost")
 
     def __init__(self, medium: str, tier: str, *, num_groups: int, max_events: int) -> None:
         self._num_groups = num_groups
@@ -35,11 +36,7 @@ class EventLog:
         self._events: list[OffloadingEvent] = []
         self._on_first: Callable[[], None] | None = None
         self.dropped_count = 0
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether there were too many."""
-        return bool(self._events) and self._events[0].reason is RemovalReason.LOST
+        self.is_lost = False
 
     def on_first(self, callback: Callable[[], None]) -> None:
         """Call `callback()` at every first event after they were taken."""
@@ -62,6 +59,7 @@ class EventLog:
     def take(self) -> list[OffloadingEvent]:
         """The events, which are then forgotten here."""
         events, self._events = self._events, []
+        self.is_lost = False
         return events
 
     def __len__(self) -> int:
@@ -72,22 +70,20 @@ class EventLog:
 
     def _append(self, kind: EventKind, keys: Collection[OffloadKey], reason: RemovalReason | None) -> None:
         was_empty = not self._events
-        if self._num_groups == 1 or not keys:
-            self._keep(OffloadingEvent(kind, tuple(keys), self._medium, self._tier, reason))
-        else:
-            for part in _by_group(keys):
-                self._keep(OffloadingEvent(kind, tuple(part), self._medium, self._tier, reason))
+        for part in (keys,) if self._num_groups == 1 or not keys else _by_group(keys):
+            if self.is_lost:
+                self.dropped_count += 1
+            elif len(self._events) < self._max_events:
+                self._events.append(OffloadingEvent(kind, tuple(part), self._medium, self._tier, reason))
+            else:
+                self._lose()
         if was_empty and self._on_first is not None:
             self._on_first()
 
-    def _keep(self, event: OffloadingEvent) -> None:
-        if len(self._events) == 1 and self.is_lost:
-            self.dropped_count += 1
-        elif len(self._events) < self._max_events:
-            self._events.append(event)
-        else:
-            self.dropped_count += len(self._events) + 1
-            self._events = [OffloadingEvent(_CLEARED, (), self._medium, self._tier, RemovalReason.LOST)]
+    def _lose(self) -> None:
+        self.is_lost = True
+        self.dropped_count += len(self._events) + 1
+        self._events = [OffloadingEvent(_CLEARED, (), self._medium, self._tier, RemovalReason.LOST)]
 
 
 def _by_group(keys: Collection[OffloadKey]) -> list[list[OffloadKey]]:

@@ -131,7 +131,7 @@ class ChunkPool:
         Raises:
             InternalError: there is no room.
         """
-        return self._hold(keys, self._allocate(len(keys), ()))
+        return self.replace(keys, (), ())
 
     def replace(self, keys: Sequence[OffloadKey], evicted: Sequence[OffloadKey], slots: Sequence[int]) -> Held:
         """The same after evictable keys have left, which give up their slots.
@@ -139,11 +139,15 @@ class ChunkPool:
         Raises:
             InternalError: a key to evict has not that slot, or it is held, or there is no room.
         """
-        if not self.are_free(slots):
-            raise InternalError(f"a key is evicted while a transfer holds its slot: {self!r}")
-        self._forget(evicted, slots)
+        if evicted:
+            if not self.are_free(slots):
+                raise InternalError(f"a key is evicted while a transfer holds its slot: {self!r}")
+            self._forget(evicted, slots)
         turns_over = len(slots) == len(keys) and not self.free.count
-        return self._hold(keys, sorted(slots) if turns_over else self._allocate(len(keys), slots))
+        given = sorted(slots) if turns_over else self._allocate(len(keys), slots)
+        self.index.put(keys, given)
+        self.writing.update(given)
+        return Held(given, keys)
 
     def end_write(self, held: Held) -> None:
         """End a write: its keys become readable; slots whose keys were dropped meanwhile become free.
@@ -301,11 +305,6 @@ class ChunkPool:
             f"ChunkPool({now.capacity} slots: {now.free} free, {now.writing} writing, {now.pinned} pinned, "
             f"{now.evictable} evictable, {now.quarantined} quarantined)"
         )
-
-    def _hold(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> Held:
-        self.index.put(keys, slots)
-        self.writing.update(slots)
-        return Held(slots, keys)
 
     def _forget(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
         self.removals += 1

@@ -39,7 +39,7 @@ class SlotReaders:
     def add(self, slots: Sequence[int]) -> None:
         """Each of these slots is read once more; one that is given twice, twice."""
         counts, once = self._counts, dict.fromkeys(slots, 1)
-        if len(once) == len(slots) and self.isdisjoint(once):
+        if len(once) == len(slots) and counts.keys().isdisjoint(once.keys()):
             counts.update(once)
             return
         for slot in slots:
@@ -58,11 +58,14 @@ class SlotReaders:
         ended = list(map(counts.pop, slots, repeat(0)))
         if ended.count(1) == len(ended):
             return slots
+        if 0 not in ended:
+            counts.update({slot: reads - 1 for slot, reads in zip(slots, ended, strict=True) if reads > 1})
+            return [slot for slot, reads in zip(slots, ended, strict=True) if reads == 1]
         # Not the rule: as it was, and one by one.
         counts.update(each for each in zip(slots, ended, strict=True) if each[1])
-        return self._remove_shared(slots)
+        return self._remove_repeated(slots)
 
-    def _remove_shared(self, slots: Sequence[int]) -> list[int]:
+    def _remove_repeated(self, slots: Sequence[int]) -> list[int]:
         counts = self._counts
         if foreign := [slot for slot, reads in Counter(slots).items() if counts.get(slot, 0) < reads]:
             raise InternalError(f"slot {min(foreign)} is unpinned but not pinned: {self!r}")

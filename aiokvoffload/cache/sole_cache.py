@@ -7,6 +7,7 @@ from aiokvoffload.cache.chunk_cache import ChunkCache
 from aiokvoffload.cache.key_check import KeyCheck, as_sequence
 from aiokvoffload.cache.pool import Held, PoolStatistics
 from aiokvoffload.cache.tier_cache import KeysInSlots, Reservation, TierCache, require_one_each
+from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.errors import ArgumentError
 
 
@@ -57,15 +58,33 @@ class SoleCache(ChunkCache, TierCache):
             raise ArgumentError(f"keys_by_group must have one entry for each of 1 groups, got {len(keys_by_group)}")
         return len(self.find_leading(as_sequence(keys_by_group[0]))) * self._span
 
-    def in_chain_order(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
-        """As they stand."""
-        return keys
-
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys that have no slot, in the order given."""
-        return self.sift(keys)[0]
+        return self._sift(keys)[0]
 
-    def sift(self, keys: Sequence[OffloadKey]) -> tuple[Sequence[OffloadKey], dict[OffloadKey, None]]:
+    def use(self, keys: Sequence[OffloadKey], uses: RequestUses) -> None:
+        """Count a use of each key that a request has not used before."""
+        self.access(uses.count_use(keys), uses.chain_number)
+
+    def use_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], uses: RequestUses) -> None:
+        """The same for keys that have these slots."""
+        new = uses.count_use(keys)
+        if new is not keys:
+            self.access(new, uses.chain_number)
+        elif new:
+            self._policy.access(new, slots, (), uses.chain_number)
+
+    def use_sifting(self, keys: Sequence[OffloadKey], uses: RequestUses) -> Sequence[OffloadKey]:
+        """The same; returns the keys that have no slot, in the order given."""
+        absent, once = self._sift(keys)
+        new = uses.count_once(keys, once)
+        if absent is keys:
+            self.access_absent(new, uses.chain_number)
+        else:
+            self.access(new, uses.chain_number)
+        return absent
+
+    def _sift(self, keys: Sequence[OffloadKey]) -> tuple[Sequence[OffloadKey], dict[OffloadKey, None]]:
         """The keys that have no slot, in the order given, and all keys once."""
         try:
             once = dict.fromkeys(keys)
@@ -76,11 +95,6 @@ class SoleCache(ChunkCache, TierCache):
         self._check.require_keys(absent)
         self._check.require_distinct(absent, once if absent is keys else set(absent))
         return absent, once
-
-    def access_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain_number: int) -> None:
-        """Count a use of distinct keys that have these slots."""
-        if keys:
-            self._policy.access(keys, slots, (), chain_number)
 
     def pin_leading(self, keys: Sequence[OffloadKey], slots: Sequence[int] | None = None) -> KeysInSlots:
         """Hold the leading keys that can be read now, for reading."""

@@ -1,4 +1,4 @@
-"""The contract of what a tier keeps: chunks of all its groups, by key. Knows no requests and no tokens."""
+"""The contract of what a tier keeps: chunks of all its groups, by key. Knows of requests what they used; no tokens."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence, Set
@@ -7,6 +7,7 @@ from typing import Any
 from aiokvoffload.base import LookupResult, OffloadKey
 from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.pool import PoolStatistics
+from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.errors import ArgumentError
 
 Record = Any
@@ -41,10 +42,6 @@ class TierCache(ABC):
         """As in `cache.prefix`, over keys that are readable or being written."""
 
     @abstractmethod
-    def in_chain_order(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
-        """The keys of one call, group after group, as one chain over all groups, head first."""
-
-    @abstractmethod
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys that have no slot, in the order given; `keys` itself if that is all of them.
 
@@ -53,20 +50,25 @@ class TierCache(ABC):
         """
 
     @abstractmethod
-    def sift(self, keys: Sequence[OffloadKey]) -> tuple[Sequence[OffloadKey], dict[OffloadKey, None]]:
-        """The keys that have no slot, exactly as `absent` gives them, and all keys once."""
+    def use(self, keys: Sequence[OffloadKey], uses: RequestUses) -> None:
+        """Count a use of each key that a request has not used before, as the continuation of its chain.
+
+        Args:
+            keys: of one call, group after group; together they are one chain over all groups.
+            uses: what the request has used so far.
+        """
 
     @abstractmethod
-    def access(self, keys: Sequence[OffloadKey], chain_number: int) -> None:
-        """Count a use of each of these distinct keys, as the continuation of a chain."""
-
-    @abstractmethod
-    def access_absent(self, keys: Sequence[OffloadKey], chain_number: int) -> None:
-        """The same for keys of which none has a slot."""
-
-    @abstractmethod
-    def access_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain_number: int) -> None:
+    def use_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], uses: RequestUses) -> None:
         """The same for keys whose slots the caller has just been told."""
+
+    @abstractmethod
+    def use_sifting(self, keys: Sequence[OffloadKey], uses: RequestUses) -> Sequence[OffloadKey]:
+        """The same; returns the keys that have no slot, as one chain over all groups.
+
+        Raises:
+            ArgumentError: one of those is no key of a known group, or stands there twice.
+        """
 
     @abstractmethod
     def pin_leading(self, keys: Sequence[OffloadKey], slots: Sequence[int] | None = None) -> KeysInSlots:

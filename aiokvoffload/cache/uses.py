@@ -25,14 +25,14 @@ class RequestUses:
     __slots__ = ("_found_keys", "_found_next", "_found_slots", "_offered", "_removals", "chain_number", "used")
 
     def __init__(self, chain_number: int) -> None:
-        self._offered: set[OffloadKey] = set()
+        # Dictionaries, since the garbage collector would go through sets of long chains, key by key.
+        self._offered: dict[OffloadKey, None] = {}
+        self.used: dict[OffloadKey, None] = {}
         self._found_keys: Sequence[OffloadKey] = ()
         self._found_slots: Sequence[int] | npt.NDArray[np.object_] = ()
         self._found_next = 0
         self._removals = -1
         self.chain_number = chain_number
-        # A dictionary, since the garbage collector would go through a set of long chains, key by key.
-        self.used: dict[OffloadKey, None] = {}
 
     def count_use(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note a use; returns the keys that this request had not used before."""
@@ -71,7 +71,7 @@ class RequestUses:
     def count_offer(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note an offer to store; returns the keys that this request had not offered before."""
         new_keys = [key for key in dict.fromkeys(keys) if key not in self._offered]
-        self._offered.update(new_keys)
+        self._offered.update(dict.fromkeys(new_keys))
         return new_keys
 
 

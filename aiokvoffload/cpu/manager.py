@@ -37,6 +37,7 @@ _SHED_PER_CALL, _SHED_PER_KEY = 128, 4
 """Entries of dropped containers that are freed in passing: more than the same call can add to living ones."""
 
 _NONE_FAILED: Collection[OffloadKey] = ()
+"""The one empty tuple that there is; whoever gives another collection has it looked through."""
 
 
 class CPUOffloadingManager(OffloadingManager):
@@ -117,11 +118,7 @@ class CPUOffloadingManager(OffloadingManager):
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
         uses = self._uses_of(ctx)  # before anything is pinned, since it may refuse
         readable, slots, record = self._cache.pin_leading(keys, uses.slots_of(keys, self._cache.removals))
-        new = uses.count_use(self._cache.in_chain_order(readable))
-        if new is readable:
-            self._cache.access_found(new, slots, uses.chain_number)
-        else:
-            self._cache.access(new, uses.chain_number)
+        self._cache.use_found(readable, slots, uses)
         self._counts.loaded += len(readable)
         self._counts.missed += len(keys) - len(readable)
         token = self._loads.issue(record if readable else None)
@@ -129,7 +126,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Release a load's pins; failed keys are a MISS at once, their slots free after the last reader."""
-        failed = self._part_of(self._loads, token, failed_keys)
+        failed = () if failed_keys is _NONE_FAILED else self._part_of(self._loads, token, failed_keys)
         record = self._loads.take(token)
         is_current = token >= self._loads.epoch_start
         if record is None:
@@ -155,7 +152,7 @@ class CPUOffloadingManager(OffloadingManager):
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
         uses = self._uses_of(ctx)
-        absent = self._count_use(keys, uses)
+        absent = self._cache.use_sifting(keys, uses)
         wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
         if not wanted:
             return self._nothing_to_store()
@@ -179,7 +176,7 @@ class CPUOffloadingManager(OffloadingManager):
         """
         keys = as_sequence(keys)
         uses = self._uses_of(ctx)
-        absent = self._count_use(keys, uses)
+        absent = self._cache.use_sifting(keys, uses)
         if not absent:
             return self._nothing_to_store()
         reservation = self._cache.reserve(absent, keys, uses.used.keys(), uses.chain_number, may_decline=False)
@@ -210,17 +207,6 @@ class CPUOffloadingManager(OffloadingManager):
         """Slots by state of the pool that a group uses."""
         return self._cache.statistics()[self._pool_of_group[group_idx]]
 
-    def _count_use(self, keys: Sequence[OffloadKey], uses: RequestUses) -> Sequence[OffloadKey]:
-        """Count a use of each key that this request had not used; returns those that are absent, as one chain."""
-        chain = self._cache.in_chain_order(keys)
-        absent, once = self._cache.sift(chain)
-        new = uses.count_once(chain, once)
-        if absent is chain:
-            self._cache.access_absent(new, uses.chain_number)
-        else:
-            self._cache.access(new, uses.chain_number)
-        return absent
-
     def _nothing_to_store(self) -> PrepareStoreOutput:
         return PrepareStoreOutput(self._stores.issue(None), (), CPULoadStoreSpec.of(()), ())
 
@@ -233,7 +219,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Make a store's keys readable, but for the failed ones."""
-        failed = self._part_of(self._stores, token, failed_keys)
+        failed = () if failed_keys is _NONE_FAILED else self._part_of(self._stores, token, failed_keys)
         record = self._stores.take(token)
         is_current = token >= self._stores.epoch_start
         if record is None:
@@ -253,8 +239,7 @@ class CPUOffloadingManager(OffloadingManager):
         """Count a use of the keys by this request; some 200 µs for 512 keys, so a long chain is touched in runs."""
         keys = as_sequence(keys)
         self._key_check.require_keys(keys)
-        uses = self._uses_of(ctx)
-        self._cache.access(uses.count_use(self._cache.in_chain_order(keys)), uses.chain_number)
+        self._cache.use(keys, self._uses_of(ctx))
 
     def on_new_request(self, ctx: ReqContext) -> None:
         """Begin a request.
@@ -326,7 +311,8 @@ class CPUOffloadingManager(OffloadingManager):
         self, book: TokenBook[Record], token: int, failed_keys: Collection[OffloadKey]
     ) -> Collection[OffloadKey]:
         """`failed_keys`, each of which must be of the transfer."""
-        if failed_keys is _NONE_FAILED or (record := book.peek(token)) is None:
+        record = book.peek(token)
+        if record is None:
             return ()
         try:
             failed = set(failed_keys)

@@ -81,7 +81,7 @@ class LoadFlow(TransferFlow[LoadResult]):
 
     def _loaded(self, segment_idx: int, first_chunk: int, prepared: PrepareLoadOutput, outcome: JobOutcome) -> None:
         unreadable = () if outcome.refused else sorted(outcome.failed_indices)
-        failed_keys = [prepared.keys[index] for index in unreadable]
+        failed_keys = tuple(map(prepared.keys.__getitem__, unreadable))
         is_current = self._backend.manager.complete_load(prepared.token, failed_keys)
         if failed_keys:
             self._backend.publish()

@@ -84,7 +84,7 @@ class StoreFlow(TransferFlow[StoreResult]):
     def _copied(self, prepared: PrepareStoreOutput, running: RunningStore, outcome: JobOutcome) -> None:
         keys = prepared.keys_to_store
         failed = frozenset(keys[index] for index in outcome.failed_indices)
-        if not self._backend.manager.complete_store(prepared.token, failed):
+        if not self._backend.manager.complete_store(prepared.token, failed or ()):
             failed = frozenset(keys)  # nothing of it may be read
             self._error = self._error or RESET_MEANWHILE
         self._backend.stored(keys, self.span)

@@ -31,3 +31,11 @@ def test_a_read_that_is_not_under_way_cannot_end_and_changes_nothing(slots: list
     with pytest.raises(InternalError, match="is unpinned but not pinned"):
         readers.remove(slots)
     assert readers.counts() == before
+
+
+def test_a_read_that_holds_a_slot_twice_ends_once_for_each() -> None:
+    readers = SlotReaders()
+    readers.add([1, 2])
+    readers.add([2, 2, 3])
+    assert readers.remove([2, 2, 3]) == [3]
+    assert readers.counts() == {1: 1, 2: 1}

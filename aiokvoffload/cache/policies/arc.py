@@ -39,7 +39,7 @@ class ARCPolicy(LayeredPolicy):
         super().__init__(residents)
         self._capacity = residents.capacity
         self._target = 0.0  # how many keys `recent` should have, up to the capacity
-        self._recent, self._frequent = self.layer(_RECENT), self.layer(_FREQUENT)
+        self._recent, self._frequent = self.layers[_RECENT], self.layers[_FREQUENT]
         self._recent_ghosts = GhostList(residents.capacity)
         self._frequent_ghosts = GhostList(residents.capacity)
 
@@ -49,7 +49,7 @@ class ARCPolicy(LayeredPolicy):
         """Make resident keys frequent, and the chain the most recent; let ghosts among the others move the target."""
         if slots:
             self.remove(slots)
-            self.add(_FREQUENT, resident, slots, chain)
+            self.layers[_FREQUENT].add(resident, slots, chain)
         elif absent:
             self._frequent.touch((), (), chain)
         else:
@@ -92,7 +92,7 @@ class ARCPolicy(LayeredPolicy):
         self._recent_ghosts.clear()
         self._frequent_ghosts.clear()
         containers = super().clear()
-        self._recent, self._frequent = self.layer(_RECENT), self.layer(_FREQUENT)
+        self._recent, self._frequent = self.layers[_RECENT], self.layers[_FREQUENT]
         return containers
 
     def __repr__(self) -> str:

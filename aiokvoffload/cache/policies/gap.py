@@ -3,13 +3,11 @@
 What a slot is worth is in `gittins`, what is learned in `reuse`; here is who stays.
 """
 
+from array import array
 from collections.abc import Iterable, Sequence, Set
 from itertools import accumulate, compress, repeat
 from operator import and_
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from aiokvoffload.base import Admission, OffloadKey, Residents
 from aiokvoffload.cache.policies.ghosts import CountTable, fingerprints
@@ -38,7 +36,6 @@ _Behind = tuple[int, Sequence[OffloadKey], Sequence[int]]
 _NONE_BEHIND: _Behind = -1, (), ()
 _NO_KEYS: tuple[list[int], bytes] = [], b""
 """Fingerprints and uses."""
-_NO_SLOTS: npt.NDArray[np.intp] = np.zeros(0, np.intp)
 _NOTHING: _Value = (float("inf"), -1)
 
 
@@ -64,8 +61,9 @@ class GAPPolicy(LayeredPolicy):
         self._seed = seed
         self._ticks = self._epoch = 0
         self._ticks_per_epoch = max(1, capacity * _TICKS_PER_USE // EPOCHS_PER_TURNOVER)
-        self._uses = np.zeros(capacity, np.uint8)  # this and the next one by slot
-        self._tag_of = np.zeros(capacity, np.uint32)
+        # This and the next one by slot; not numpy's, which needs more time to begin than most calls' few slots take.
+        self._uses = bytearray(capacity)
+        self._tag_of = array("I", bytes(array("I").itemsize * capacity))
         self._ghosts = CountTable(_GHOSTS_PER_SLOT * capacity)
         self._model = ReuseModel(capacity, NUM_LEVELS)
         self._looked_up: tuple[Sequence[OffloadKey], list[int], bytes] = (), *_NO_KEYS
@@ -79,38 +77,36 @@ class GAPPolicy(LayeredPolicy):
     ) -> None:
         """Count a use of all, and learn from those that are sampled."""
         tags, uses = self._look_up(absent) if absent else _NO_KEYS
-        slot_ids = np.fromiter(slots, np.intp, len(slots)) if slots else _NO_SLOTS
+        counts = bytes(map(self._uses.__getitem__, slots)).translate(_ONE_MORE)
         if slots and absent:
             # The first of all is absent: what is resident lies behind it, and is of no use without it.
-            least = _ONE_MORE[self._uses[slot_ids].max()]
-            uses = bytes(map(max, uses, repeat(least)))
+            uses = bytes(map(max, uses, repeat(max(counts))))
         self._looked_up = absent, tags, uses
         new_count = uses.count(1)
         self._ticks += _TICKS_PER_USE * (len(slots) + len(uses) - new_count) + new_count
-        self._advance()
+        epoch = self._ticks // self._ticks_per_epoch
+        self._model.advance(epoch)
+        if epoch != self._epoch or self._model.values is not self._valued_by:
+            self._epoch = epoch
+            self._value_anew()
         if slots:
+            levels = counts.translate(_LEVELS)
             self.remove(slots)
-            counts = self._uses[slot_ids].tobytes().translate(_ONE_MORE)
-            levels = self._put(resident, slots, slot_ids, counts, chain)
-            self._observe_sampled(self._tag_of[slot_ids].tolist(), levels, is_resident=True)
+            self.add_each(resident, slots, levels, chain, stamp=self._epoch)
+            for slot, count in zip(slots, counts, strict=True):
+                self._uses[slot] = count
+            self._observe_sampled(map(self._tag_of.__getitem__, slots), levels, is_resident=True)
         if slots or absent:
             self.renew(chain)
         self._behind = (chain, resident, slots) if absent else _NONE_BEHIND
         if absent:
             self._observe_sampled(tags, uses.translate(_LEVELS), is_resident=False)
 
-    def _observe_sampled(self, tags: Sequence[int], levels: bytes, *, is_resident: bool) -> None:
+    def _observe_sampled(self, tags: Iterable[int], levels: bytes, *, is_resident: bool) -> None:
         mask = self._model.sample_mask
         for tag, level in zip(tags, levels, strict=True):
             if not tag & mask:
                 self.observe(tag, level, is_resident=is_resident)
-
-    def _advance(self) -> None:
-        epoch = self._ticks // self._ticks_per_epoch
-        self._model.advance(epoch)
-        if epoch != self._epoch or self._model.values is not self._valued_by:
-            self._epoch = epoch
-            self._value_anew()
 
     def _value_anew(self) -> None:
         self._valued_by = self._model.values
@@ -143,8 +139,8 @@ class GAPPolicy(LayeredPolicy):
             victims = self._replace(levels, accepted, protected, chain)
             accepted += len(victims[1])
             if victims[1]:
-                gone = np.fromiter(victims[1], np.intp, len(victims[1]))
-                self._remember(self._tag_of[gone].tolist(), self._uses[gone].tobytes())
+                gone = victims[1]
+                self._remember([self._tag_of[slot] for slot in gone], [self._uses[slot] for slot in gone])
             if accepted < len(keys):
                 self._remember(tags[accepted:][::-1], uses[accepted:][::-1])
         self._placing = tags[:accepted], uses[:accepted]
@@ -153,9 +149,10 @@ class GAPPolicy(LayeredPolicy):
     def place(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
         """Put the slots into their levels."""
         tags, uses = self._placing
-        slot_ids = np.fromiter(slots, np.intp, len(slots))
-        self._tag_of[slot_ids] = tags
-        self._put(keys, slots, slot_ids, uses, chain)
+        for slot, tag, count in zip(slots, tags, uses, strict=True):
+            self._tag_of[slot] = tag
+            self._uses[slot] = count
+        self.add_each(keys, slots, uses.translate(_LEVELS), chain, stamp=self._epoch)
         _, behind_keys, behind = self._behind
         if behind:  # used in this epoch too
             self.remove(behind)
@@ -174,20 +171,6 @@ class GAPPolicy(LayeredPolicy):
     def value(self, level: int, used_at: int) -> float:
         """What a slot is worth whose key is of this level and was used last in this epoch."""
         return self._model.values[level][bucket_of(self._epoch - used_at)]
-
-    def _put(
-        self,
-        keys: Sequence[OffloadKey],
-        slots: Sequence[int],
-        slot_ids: npt.NDArray[np.intp],
-        uses: bytes,
-        chain: int,
-    ) -> bytes:
-        """Put slots into their levels as used now, so many times in all; returns the levels."""
-        self._uses[slot_ids] = np.frombuffer(uses, np.uint8)
-        levels = uses.translate(_LEVELS)
-        self.add_each(keys, slots, levels, chain, stamp=self._epoch)
-        return levels
 
     def _look_up(self, keys: Sequence[OffloadKey]) -> tuple[list[int], bytes]:
         """Fingerprints, and uses with this one; a key was used whenever one behind it was, remembered or not."""
@@ -221,7 +204,8 @@ class GAPPolicy(LayeredPolicy):
 
     def _oldest_values(self, chain: int) -> dict[int, _Value]:
         """What the oldest slot of each level is worth, but for slots of `chain`."""
-        values, known = dict[int, _Value](), self._values
+        values: dict[int, _Value] = {}
+        known = self._values
         for level, layer in self.layers.items():
             used_at = layer.oldest_stamp(chain)
             if used_at is not None:  # of an epoch, the answer stays the same
@@ -235,7 +219,7 @@ class GAPPolicy(LayeredPolicy):
     def _value_of_new(self, level: int) -> float:
         return float("inf") if level == NUM_LEVELS else self._gain * self.value(level, self._epoch)
 
-    def _remember(self, tags: Sequence[int], uses: bytes) -> None:
+    def _remember(self, tags: Sequence[int], uses: Sequence[int]) -> None:
         """Remember uses of keys that are not resident: the first's and half of the others', who vouch for the rest."""
         is_kept = list(map(and_, tags, repeat(_SPARED_TAIL_BIT)))
         is_kept[0] = True

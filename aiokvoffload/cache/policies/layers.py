@@ -13,6 +13,26 @@ from aiokvoffload.cache.policies.recency import LAYER_MASK, SEEDED, RecencyList,
 from aiokvoffload.cache.policies.runs import Victims
 
 
+class Layers(dict[int, RecencyList]):
+    """Recency lists over the slots of one pool, by number; one that is asked for first is made.
+
+    Args:
+        residents: the pool.
+        chain_of: the chain of each slot, which they share.
+    """
+
+    __slots__ = ("_chain_of", "_residents")
+
+    def __init__(self, residents: Residents, chain_of: list[int]) -> None:
+        super().__init__()
+        self._residents = residents
+        self._chain_of = chain_of
+
+    def __missing__(self, number: int) -> RecencyList:
+        made = self[number] = RecencyList(self._residents, self._chain_of, layer=number)
+        return made
+
+
 class LayeredPolicy(CachePolicy):
     """The part of a policy that follows from where its slots are.
 
@@ -25,12 +45,11 @@ class LayeredPolicy(CachePolicy):
         layers: slots by age, for each layer that has been used, which are numbered from 0 to 255.
     """
 
-    __slots__ = ("_chain_of", "_residents", "layers")
+    __slots__ = ("_chain_of", "layers")
 
     def __init__(self, residents: Residents) -> None:
-        self._residents = residents
         self._chain_of = no_chains(residents.capacity)
-        self.layers: dict[int, RecencyList] = {}
+        self.layers = Layers(residents, self._chain_of)
 
     @abstractmethod
     def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
@@ -53,17 +72,6 @@ class LayeredPolicy(CachePolicy):
         accepted = room + len(slots)
         return Admission(accepted, victims, slots) if accepted else None
 
-    def layer(self, number: int) -> RecencyList:
-        """The list of a layer."""
-        found = self.layers.get(number)
-        if found is None:
-            found = self.layers[number] = RecencyList(self._residents, self._chain_of, layer=number)
-        return found
-
-    def add(self, layer: int, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int, *, stamp: int = 0) -> None:
-        """Put slots that are in no layer into one; `stamp` is the policy's, who may ask for that of the oldest."""
-        self.layer(layer).add(keys, slots, chain, stamp=stamp)
-
     def add_each(
         self,
         keys: Sequence[OffloadKey],
@@ -73,14 +81,9 @@ class LayeredPolicy(CachePolicy):
         *,
         stamp: int = 0,
     ) -> None:
-        """Put slots that are in no layer into one each."""
-        if layers and layers.count(layers[0]) == len(layers):
-            self.add(layers[0], keys, slots, chain, stamp=stamp)
-            return
-        end = 0
-        for layer, run in groupby(layers):
-            begin, end = end, end + sum(1 for _ in run)
-            self.add(layer, keys[begin:end], slots[begin:end], chain, stamp=stamp)
+        """Put slots that are in no layer into one each; `stamp` is the policy's, who may ask for that of the oldest."""
+        for layer, begin, end in _runs_of(layers):
+            self.layers[layer].add(keys[begin:end], slots[begin:end], chain, stamp=stamp)
 
     def layer_of(self, slot: int) -> int:
         """The layer of a slot; that of one without a key means nothing."""
@@ -109,12 +112,9 @@ class LayeredPolicy(CachePolicy):
 
     def remove(self, slots: Sequence[int]) -> None:
         """Take slots out of their layers."""
-        places = list(map(self._chain_of.__getitem__, slots))
-        if places and places.count(places[0]) == len(places):
-            self.layers[places[0] & LAYER_MASK].remove(slots)
-            return
-        for layer, run in groupby(slots, self.layer_of):
-            self.layers[layer].remove(list(run))
+        chain_of = self._chain_of
+        for layer, begin, end in _runs_of([chain_of[slot] & LAYER_MASK for slot in slots]):
+            self.layers[layer].remove(slots[begin:end])
 
     def release(self, slots: Collection[int]) -> None:
         """Let slots leave again; their place in the order is that of their last use."""
@@ -125,7 +125,7 @@ class LayeredPolicy(CachePolicy):
     def clear(self) -> Sequence[dict[Any, Any]]:
         """Forget every key."""
         containers = [container for layer in self.layers.values() for container in layer.clear()]
-        self.layers = {}
+        self.layers.clear()
         return containers
 
     def export(self) -> Mapping[int, OffloadKey]:
@@ -148,3 +148,14 @@ class LayeredPolicy(CachePolicy):
 
     def __len__(self) -> int:
         return sum(map(len, self.layers.values()))
+
+
+def _runs_of(layers: Sequence[int]) -> list[tuple[int, int, int]]:
+    """The runs of slots in one layer: that layer, the first of them and the one after the last."""
+    if layers and layers.count(layers[0]) == len(layers):
+        return [(layers[0], 0, len(layers))]  # as most often
+    runs, end = [], 0
+    for layer, run in groupby(layers):
+        begin, end = end, end + len(list(run))
+        runs.append((layer, begin, end))
+    return runs

@@ -55,7 +55,7 @@ class LFUPolicy(LayeredPolicy):
         self.renew(chain)
         layers = [number for number, layer in self.layers.items() if chain in layer.chains]
         newest = (self._age + 1) % _LAYERS
-        self.add(min([*layers, newest], key=self._rank), keys, slots, chain)
+        self.layers[min([*layers, newest], key=self._rank)].add(keys, slots, chain)
 
     def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Take from the lowest priorities."""

@@ -135,7 +135,11 @@ class RecencyList:
         self._spare_for(chain)
         left, keys, slots = self._without_tails(count, chain)
         if self._are_free(slots) and protected.isdisjoint(keys):  # as most often, so that it is asked once for all
-            self._cut_to(left)
+            for number, rest in left.items():
+                if rest or number in self.asides:
+                    self.chains[number] = rest
+                else:
+                    del self.chains[number]
         else:
             keys, slots = self._evict_each(count, protected, chain)
         self._count -= len(slots)
@@ -157,7 +161,7 @@ class RecencyList:
 
         It may be held.
         """
-        if chain != self._spared_for:
+        if self._sparing and chain != self._spared_for:
             self._spare_for(chain)
         for number, found in self.chains.items():
             if found and number != chain:
@@ -225,13 +229,6 @@ class RecencyList:
                 if len(slots) == count:
                     break
         return left, keys, slots
-
-    def _cut_to(self, left: dict[int, Chain]) -> None:
-        for number, chain in left.items():
-            if chain or number in self.asides:
-                self.chains[number] = chain
-            else:
-                del self.chains[number]
 
     def _evict_each(self, count: int, protected: Set[OffloadKey], spared: int) -> Victims:
         """Take up to `count` slots that may go, chain by chain."""

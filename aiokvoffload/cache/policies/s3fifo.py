@@ -63,7 +63,7 @@ class S3FIFOPolicy(LayeredPolicy):
         """Take from the small queue while it is longer than it should be, else from the main one."""
         victims: Victims = [], []
         limit = look_limit(count)
-        small, main = self.layer(_SMALL), self.layer(_MAIN)
+        small, main = self.layers[_SMALL], self.layers[_MAIN]
         while (missing := count - len(victims[1])) > 0:
             surplus = len(small) - self._small_size
             looks_at_small = surplus > 0 or not main
@@ -92,7 +92,7 @@ class S3FIFOPolicy(LayeredPolicy):
             kept = {slot: key for slot, key, stay in zip(slots, keys, stays, strict=True) if stay}
             for slot in kept:
                 uses[slot] = 0 if is_small else uses[slot] - 1
-            self.add(_MAIN, list(kept.values())[::-1], list(kept)[::-1], next(self._requeued))
+            self.layers[_MAIN].add(list(kept.values())[::-1], list(kept)[::-1], next(self._requeued))
 
     def clear(self) -> Sequence[dict[Any, Any]]:
         """Forget every key and every ghost."""
@@ -100,6 +100,5 @@ class S3FIFOPolicy(LayeredPolicy):
         return super().clear()
 
     def __repr__(self) -> str:
-        return (
-            f"S3FIFOPolicy({len(self.layer(_SMALL))} small, {len(self.layer(_MAIN))} main, {len(self._ghosts)} ghosts)"
-        )
+        small, main = self.layers[_SMALL], self.layers[_MAIN]
+        return f"S3FIFOPolicy({len(small)} small, {len(main)} main, {len(self._ghosts)} ghosts)"

@@ -51,28 +51,28 @@ class SIEVEPolicy(LayeredPolicy):
         """Put the slots at the end of the queue, and their chain with them."""
         for slot in slots:
             self._is_used[slot] = False
-        self.add(self._ahead, keys, slots, chain)
+        self.layers[self._ahead].add(keys, slots, chain)
 
     def evict(self, count: int, protected: Set[OffloadKey], chain: int) -> Victims:
         """Move the hand over what is used, which it unmarks, and take what is not."""
         victims: Victims = [], []
         limit = look_limit(count)
         while (missing := count - len(victims[1])) > 0:
-            keys, slots = self.layer(self._ahead).evict(missing, protected, chain)
+            keys, slots = self.layers[self._ahead].evict(missing, protected, chain)
             if not slots:
-                if not self.layer(1 - self._ahead).count_victims(1, protected, chain):
+                if not self.layers[1 - self._ahead].count_victims(1, protected, chain):
                     break
                 self._ahead = 1 - self._ahead  # the hand begins again; what it could not take counts as passed
                 continue
             limit -= len(slots)
             self._judge(keys, slots, victims, is_hasty=limit < 0)
-        if not self.layer(self._ahead):  # it begins again before newer keys come, which are the last to be looked at
+        if not self.layers[self._ahead]:  # it begins again before newer keys come, which are the last to be looked at
             self._ahead = 1 - self._ahead
         return victims
 
     def in_order(self) -> list[RecencyList]:
         """What is ahead of the hand, then what it has passed."""
-        return [self.layer(self._ahead), self.layer(1 - self._ahead)]
+        return [self.layers[self._ahead], self.layers[1 - self._ahead]]
 
     def _judge(self, keys: list[OffloadKey], slots: list[int], victims: Victims, *, is_hasty: bool) -> None:
         is_used, passed = self._is_used, dict[int, OffloadKey]()
@@ -84,7 +84,7 @@ class SIEVEPolicy(LayeredPolicy):
                 victims[0].append(key)
                 victims[1].append(slot)
         if passed:
-            self.add(1 - self._ahead, list(passed.values())[::-1], list(passed)[::-1], next(self._passed))
+            self.layers[1 - self._ahead].add(list(passed.values())[::-1], list(passed)[::-1], next(self._passed))
 
     def __repr__(self) -> str:
         ahead, behind = self.in_order()
