@@ -15,7 +15,7 @@ from aiokvoffload.copy.slot_runs import slot_runs
 from aiokvoffload.copy.staging import Runs, Staging
 from aiokvoffload.copy.tiles import Descriptors, TileRange, TileTable
 
-MANY_CHUNKS = 512
+MANY_CHUNKS = 1024
 """Finding the runs of more at a time would keep the GIL for some hundred microseconds."""
 
 
@@ -86,11 +86,12 @@ class SegmentedPart:
         """The runs of these segments."""
         starts = self._starts[segments.start : segments.stop]
         span = range(int(starts[0]), self.table.position(self.ranges[segments.stop - 1].stop))
-        slots, first_runs = slot_runs(self._selection, self._selected, span).cut_at(starts)
-        owners = np.searchsorted(starts, slots.positions, side="right") - 1
-        staged = (self._segment_ptrs[segments.start : segments.stop] - starts)[owners] + slots.positions
+        slots = slot_runs(self._selection, self._selected, span, cuts=starts)
+        first_runs = np.append(np.searchsorted(slots.positions, starts), len(slots))
+        places = self._segment_ptrs[segments.start : segments.stop] - starts
+        staged = places.repeat(first_runs[1:] - first_runs[:-1]) + slots.positions
         dst_ptrs, src_ptrs = (slots.ptrs, staged) if self._direction is Direction.STORE else (staged, slots.ptrs)
-        return SegmentRuns(Runs(dst_ptrs, src_ptrs, slots.sizes), [*first_runs.tolist(), len(slots)])
+        return SegmentRuns(Runs(dst_ptrs, src_ptrs, slots.sizes), first_runs.tolist())
 
     def describe(self, segments: range, pairs: Descriptors) -> None:
         """Write a descriptor for each block of each of these segments: its id, and where its bytes lie in the ring."""

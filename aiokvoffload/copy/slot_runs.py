@@ -29,18 +29,14 @@ class SlotRuns:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def cut_at(self, starts: Ids) -> tuple["SlotRuns", Ids]:
-        """The same bytes with a new run at each of `starts`, which are increasing and begin where the first run does.
-
-        Returns:
-            The runs, and the index of the run that begins at each start.
-        """
-        new = starts[self.positions[np.searchsorted(self.positions, starts, side="right") - 1] != starts]
+    def cut_at(self, cuts: Ids) -> "SlotRuns":
+        """The same bytes with a new run at each of `cuts`, which are increasing and begin where the first run does."""
+        new = cuts[self.positions[np.searchsorted(self.positions, cuts, side="right") - 1] != cuts]
         positions = np.concatenate((self.positions, new))
         positions.sort()
         runs = np.searchsorted(self.positions, positions, side="right") - 1
         ptrs = self.ptrs[runs] + positions - self.positions[runs]
-        return SlotRuns(positions, ptrs, self.stop), np.searchsorted(positions, starts)
+        return SlotRuns(positions, ptrs, self.stop)
 
     @property
     def sizes(self) -> Ids:
@@ -51,13 +47,14 @@ class SlotRuns:
         return sizes
 
 
-def slot_runs(selection: Selection, part: GroupPart, span: range | None = None) -> SlotRuns:
+def slot_runs(selection: Selection, part: GroupPart, span: range | None = None, *, cuts: Ids | None = None) -> SlotRuns:
     """Runs of one group's part; loops over no chunk.
 
     Args:
         selection: the job.
         part: one of its parts.
         span: positions, if it is not to be all of them.
+        cuts: positions where a run has to begin, increasing, the span's first among them.
     """
     route, block_bytes = part.route, part.route.layout.block_bytes
     span = range((part.blocks.stop - part.blocks.start) * block_bytes) if span is None else span
@@ -72,7 +69,13 @@ def slot_runs(selection: Selection, part: GroupPart, span: range | None = None) 
     # Rows padded to whole pages do not touch, and no single copy may run over two registrations of host memory.
     starts[1:] = ptrs[1:] - ptrs[:-1] != positions[1:] - positions[:-1]
     starts |= route.begin_pieces(ptrs)
-    return SlotRuns(positions[starts], ptrs[starts], span.stop)
+    if cuts is None:
+        return SlotRuns(positions[starts], ptrs[starts], span.stop)
+    cut_chunks = (cuts + skipped_bytes) // chunk_bytes - (first - part.chunks.start)
+    begins_chunk = positions[cut_chunks] == cuts
+    starts[cut_chunks] |= begins_chunk
+    runs = SlotRuns(positions[starts], ptrs[starts], span.stop)
+    return runs if begins_chunk.all() else runs.cut_at(cuts)
 
 
 def block_ptrs(selection: Selection, part: GroupPart) -> Ids:

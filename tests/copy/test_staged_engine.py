@@ -199,9 +199,9 @@ def test_a_long_job_is_planned_piece_by_piece(direction: Direction, monkeypatch:
     """I10: its first copy is enqueued before anything is known of the last one's runs."""
     spans = []
 
-    def watched(selection: Selection, part: GroupPart, span: range) -> SlotRuns:
+    def watched(selection: Selection, part: GroupPart, span: range, *, cuts: Ids) -> SlotRuns:
         spans.append(span)
-        return slot_runs(selection, part, span)
+        return slot_runs(selection, part, span, cuts=cuts)
 
     monkeypatch.setattr(segments, "slot_runs", watched)
     with benched(ManualDevice(), [512], blocks_per_chunk=1, num_slots=3 * MANY_CHUNKS) as bench:
