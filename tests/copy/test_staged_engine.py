@@ -179,6 +179,17 @@ def test_every_byte_comes_there_and_back_on_cuda(name: str, page_bytes: list[int
     bench.close()
 
 
+@pytest.mark.parametrize("page_bytes", [[300_000], [150_001, 1, 200_000]])
+@pytest.mark.parametrize("slots", [np.arange(8), np.array([6, 2, 3, 4, 0])])
+def test_a_block_larger_than_a_segment_takes_several(page_bytes: list[int], slots: Ids) -> None:
+    """A segment begins inside a block, and so inside a slot."""
+    with benched(ManualDevice(), page_bytes, blocks_per_chunk=2, num_slots=8) as bench:
+        staging = bench.lanes[Direction.STORE].staging
+        assert staging is not None
+        assert sum(page_bytes) > 2 * staging.segment_bytes
+        check_both_ways(bench, slots, 1, 1)
+
+
 def test_describing_many_blocks_is_a_step_that_enqueues_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """I10: whoever waits for the GIL gets it before the copies are enqueued; and nothing counts as copied by that."""
     with benched(ManualDevice(), [16], num_slots=2 * MANY_BLOCKS) as bench:
