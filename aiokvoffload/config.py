@@ -184,6 +184,8 @@ class CPUOffloadingConfig:
         require_positive(self, "close_timeout_s", "event_block_timeout_s", whole=False)
         if not self.groups or not all(isinstance(group, GroupConfig) for group in self.groups):
             raise ConfigError(f"groups must be GroupConfig records, one for each KV-cache group, got {self.groups!r}")
+        if not isinstance(self.policy, str):
+            raise ConfigError(f"policy must be the name of a cache policy, got {self.policy!r}")
         if not isinstance(self.copy, CopyConfig):
             raise ConfigError(f"copy must be a CopyConfig, got {self.copy!r}")
         if not isinstance(self.mode, Mode):

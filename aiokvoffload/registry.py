@@ -48,8 +48,11 @@ def resolve(kind: str, name: str) -> Any:
     module_name, _, attribute = target.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{kind}: {name!r} stands for {target!r}, which cannot be loaded: {error}") from error
+    except Exception as error:  # a module may raise anything while it is imported
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{kind}: {name!r} stands for {target!r}, which cannot be loaded: {reason}") from error
+    if not callable(found):
+        raise ConfigError(f"{kind}: {name!r} stands for {target!r}, which is a {type(found).__name__}, not a class")
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         raise ConfigError(f"{kind}: {name!r} stands for {target!r}, which lacks {', '.join(missing)}")
     return found

@@ -17,6 +17,7 @@ from aiokvoffload.errors import ConfigError
         ({"store_threshold": True}, "store_threshold must be a whole number"),
         ({"close_timeout_s": float("nan")}, "close_timeout_s must be a number above 0, got nan"),
         ({"max_run_keys": -1}, "max_run_keys"),
+        ({"policy": 5}, "policy must be the name of a cache policy, got 5"),
         ({"device": "tpu"}, "device must be one of auto, cuda, host, got 'tpu'"),
         ({"groups": ()}, "groups must be GroupConfig records"),
         ({"groups": ("full",)}, "groups must be GroupConfig records"),

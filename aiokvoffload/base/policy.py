@@ -138,8 +138,8 @@ class CachePolicy(ABC):
     def rest_of_run(self, slot: int) -> tuple[Sequence[OffloadKey], Sequence[int]]:
         """Resident keys that were given behind that of `slot`, and their slots; perhaps not all, perhaps none.
 
-        Whoever looks for a long chain compares it with these, instead of looking up key by key. A policy that keeps
-        keys as they were given should override this.
+        Whoever looks for a long chain compares it with these, instead of looking up key by key, and reads from these
+        slots: a wrong one gives wrong bytes. A policy that keeps keys as they were given should override this.
         """
         del slot
         return (), ()

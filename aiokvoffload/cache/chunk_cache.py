@@ -118,6 +118,8 @@ class ChunkCache:
         if admission is None:
             return None
         accepted, victims, slots = admission
+        if not 0 < accepted <= len(chain):
+            raise InternalError(f"{self._policy!r} admitted {accepted} of {len(chain)} keys")
         if accepted < len(chain):
             is_chain = layout is chain
             chain = chain[:accepted]

@@ -9,14 +9,18 @@ from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, group_suffix
 from aiokvoffload.errors import ArgumentError
 
 _Value = TypeVar("_Value")
+_BYTES = {bytes}
+"""Other buffers can be laid end to end too, and are no keys: they may change, or cannot be hashed."""
 
 
 def as_sequence(values: Iterable[_Value], name: str = "keys") -> Sequence[_Value]:
     """The values as something that nobody changes, and that is true unless it is empty, which an array is not.
 
     Raises:
-        ArgumentError: they are not several values.
+        ArgumentError: they are not several values, or have no order: a chain of them would be any chain.
     """
+    if isinstance(values, set | frozenset):
+        raise ArgumentError(f"{name} must be a sequence, in order, got a {type(values).__name__}")
     try:
         return tuple(values)
     except TypeError:
@@ -67,17 +71,14 @@ class KeyCheck:
 
     def _are_keys(self, keys: Sequence[OffloadKey]) -> bool:
         """An answer, without a loop in Python where keys are alike: laid end to end, they end at equal distances."""
-        try:
-            joined = b"".join(keys)
-            lengths = set(map(len, keys))
-        except TypeError:
-            return False
-        if self._only_suffix is None or len(lengths) != 1 or (length := lengths.pop()) <= SUFFIX_BYTES:
+        if set(map(type, keys)) - _BYTES or self._only_suffix is None or len(lengths := set(map(len, keys))) != 1:
             return all(
                 isinstance(key, bytes) and len(key) > SUFFIX_BYTES and key[GROUP_SUFFIX] in self._suffixes
                 for key in keys
             )
-        count = len(keys)
+        length, count, joined = lengths.pop(), len(keys), b"".join(keys)
+        if length <= SUFFIX_BYTES:
+            return False
         one, two, three, four = self._only_suffix
         return (
             joined[length - 1 :: length].count(four) == count

@@ -33,6 +33,7 @@ from aiokvoffload.cli.shell import (
 from aiokvoffload.cli.traces import SAMPLE_TRACE
 from aiokvoffload.cli.traffic_kinds import KINDS
 from aiokvoffload.config import CopyConfig, HostMemory
+from aiokvoffload.errors import ArgumentError
 
 if TYPE_CHECKING:
     from aiokvoffload.cli import (
@@ -290,7 +291,7 @@ def bench_policy_command(
         if plot is not None:
             check_writable(plot, option="--plot")
             import_matplotlib()
-        names, kept = _split(policies), counts(capacities, option="--capacities")
+        names, kept = _names(policies, option="--policies"), counts(capacities, option="--capacities")
         chosen = traces or list(KINDS)
         with progress(len(chosen) * len(names) * len(kept), what="runs", quiet=json_file == STDOUT) as advance:
             figures = policy_bench.policy_benchmark(
@@ -325,5 +326,9 @@ def bench_events_command(
         show(events_bench.events_tables(result), result.to_json(), json_file)
 
 
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _names(text: str, *, option: str) -> list[str]:
+    """Each name of a list once."""
+    names = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    if "" in names:
+        raise ArgumentError(f"{option} must be names, got {text!r:.100}")
+    return names

@@ -74,11 +74,15 @@ def load_traces(name: str, *, seeds: int, blocks: int) -> list[list[TraceRequest
     Raises:
         ArgumentError: it is neither, or the file is no trace.
     """
+    _require_there(name)
     if name in WORKLOADS:
         return [make_workload(name, seed=seed, blocks=blocks) for seed in range(seeds)]
-    if not Path(name).exists():
-        raise ArgumentError(f"trace {name}: no such file, nor one of the workloads {', '.join(WORKLOADS)}")
     return [read_trace(Path(name))] * seeds
+
+
+def _require_there(name: str) -> None:
+    if name not in WORKLOADS and not Path(name).is_file():
+        raise ArgumentError(f"trace {name!r}: no such file, nor one of the workloads {', '.join(WORKLOADS)}")
 
 
 def policy_benchmark(
@@ -105,6 +109,8 @@ def policy_benchmark(
         ArgumentError: a trace cannot be read.
         ConfigError: there is no such policy.
     """
+    for name in traces:  # before anything that takes long
+        _require_there(name)
     metadata = {
         (policy, capacity): metadata_bytes_per_key(policy, capacity) for policy in policies for capacity in capacities
     }
@@ -208,21 +214,13 @@ def policy_json(figures: Sequence[PolicyFigures]) -> str:
 
 def policy_table(figures: Sequence[PolicyFigures]) -> Table:
     """The figures for people."""
-    table = Table(title="The manager alone: what policies keep, and what it costs")
-    columns = (
-        "trace",
-        "chunks",
-        "policy",
-        "hit ratio",
-        "warm",
-        "bound",
-        "refused",
-        "µs per block",
-        "when full",
-        "bytes per key",
-    )
-    for column in columns:
-        table.add_column(column, justify="left" if column in {"trace", "policy"} else "right")
+    table = Table(title="The manager alone: what policies keep, and what it costs", padding=0)
+    table.add_column("trace", overflow="fold")
+    table.add_column("chunks", justify="right", no_wrap=True)
+    table.add_column("policy", overflow="fold")
+    # In two lines, so that all of it fits a terminal of 80 columns.
+    for column in ("hit\nratio", "warm", "bound", "refused", "µs per\nblock", "when\nfull", "bytes\nper key"):
+        table.add_column(column, justify="right", no_wrap=True)
     for each in figures:
         warm = "" if each.warm_hit_ratio is None else f"{each.warm_hit_ratio:.4f}"
         table.add_row(

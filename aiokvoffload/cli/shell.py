@@ -9,6 +9,7 @@ import importlib.util
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -244,4 +245,37 @@ def show(table: Table | Group, json_text: str, json_file: Path | None) -> None:
         console.width = max(console.width, needed)
     console.print(table)
     if json_file is not None:
-        json_file.write_text(json_text + "\n", encoding="utf-8")
+        _write(json_file, json_text + "\n")
+
+
+def _write(file: Path, text: str) -> None:
+    """Put `text` in place of what the file has, or leave that as it is.
+
+    Raises:
+        ArgumentError: it cannot be written.
+    """
+    try:
+        if file.exists() and not file.is_file():  # a pipe, or a device
+            file.write_text(text, encoding="utf-8")
+            return
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", delete=False) as beside:
+            try:
+                beside.write(text)
+                beside.close()
+                _as_before(Path(beside.name), file)
+                os.replace(beside.name, file)
+            except BaseException:
+                Path(beside.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise ArgumentError(f"--json {file} cannot be written: {error.strerror or error}") from error
+
+
+def _as_before(made: Path, file: Path) -> None:
+    """Give a file that was made beside another one the rights of that, or those of any new file."""
+    if file.exists():
+        made.chmod(file.stat().st_mode)
+        return
+    umask = os.umask(0)
+    os.umask(umask)
+    made.chmod(0o666 & ~umask)

@@ -187,6 +187,7 @@ class Request:
     def touch(self, keys: Sequence[OffloadKey]) -> None:
         """Count a use of chunks that the GPU still holds, so that their copies below stay."""
         self._require_open("touch")
+        keys = copy_of(keys, self._looked_up)
         run_keys = self._backend.run_sizes.most_keys
         if len(keys) <= run_keys and not self._lane.flows:
             self._backend.manager.touch(keys, self._ctx)

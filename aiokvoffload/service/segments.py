@@ -3,7 +3,7 @@
 Everything about a call that can be wrong is found here, before any byte moves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +78,13 @@ def is_flat(keys: Any, num_groups: int) -> bool:
 
 
 def copy_of(keys: Sequence[OffloadKey], known: tuple[OffloadKey, ...]) -> tuple[OffloadKey, ...]:
-    """Keys that cannot change under us: `known` if it is of the same, so that the garbage collector meets one copy."""
+    """Keys that cannot change under us: `known` if it is of the same, so that the garbage collector meets one copy.
+
+    Raises:
+        ArgumentError: they are not several keys, in order.
+    """
+    if isinstance(keys, bytes | str | set | frozenset) or not isinstance(keys, Iterable):  # a set's order is nobody's
+        raise ArgumentError(f"keys must be a sequence of offload keys, got a {type(keys).__name__}")
     copied = tuple(keys)
     return known if len(copied) == len(known) and copied == known else copied
 

@@ -1,6 +1,7 @@
 """What every command shows."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rich.table import Table
@@ -54,3 +55,20 @@ def test_a_file_that_cannot_be_made_is_found_out_before_the_work(option: str) ->
     """Root may write everywhere by permission; this file system takes no files."""
     with pytest.raises(ArgumentError, match=f"^{option} /sys/x.json: .*: name a file in another folder$"):
         check_writable(Path("/sys/x.json"), option=option)
+
+
+def test_figures_replace_those_of_before_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "figures.json"
+    file.write_text("[]")
+    file.chmod(0o640)
+    show(wide_table(), '{"a": 1}', file)
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ('{"a": 1}\n', 0o640)
+    monkeypatch.setattr("os.replace", Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(ArgumentError, match=rf"^--json {file} cannot be written: No space left on device$"):
+        show(wide_table(), '{"b": 2}', file)
+    assert (file.read_text(), list(tmp_path.iterdir())) == ('{"a": 1}\n', [file])
+
+
+def test_a_device_that_is_full_says_which_it_was() -> None:
+    with pytest.raises(ArgumentError, match=r"^--json /dev/full cannot be written: No space left on device$"):
+        show(wide_table(), "{}", Path("/dev/full"))

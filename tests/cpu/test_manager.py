@@ -1,11 +1,12 @@
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import numpy as np
 import pytest
 
 from aiokvoffload.base import (
+    Admission,
     EventKind,
     LookupResult,
     OffloadingEvent,
@@ -13,12 +14,14 @@ from aiokvoffload.base import (
     PrepareLoadOutput,
     RemovalReason,
     ReqContext,
+    Residents,
     make_offload_key,
 )
+from aiokvoffload.cache.policies.lru import LRUPolicy
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
-from aiokvoffload.errors import ArgumentError, ConfigError
+from aiokvoffload.errors import ArgumentError, ConfigError, InternalError
 from aiokvoffload.registry import BUILTIN
 
 ONE_OFF = ReqContext("not begun")
@@ -727,6 +730,7 @@ BAD_KEYS = [
     (None, r"key(s\[\d\])? must be bytes made by make_offload_key"),
     (7, r"key(s\[\d\])? must be bytes made by make_offload_key"),
     (bytearray(b"mutable"), r"key(s\[\d\])? must be bytes made by make_offload_key|keys must be a sequence of bytes"),
+    (memoryview(make_offload_key(b"x", 0)), r"key(s\[\d\])? must be bytes made by make_offload_key"),
     (b"\0\0\0\0", r"key(s\[\d\])? must be bytes made by make_offload_key"),
     (b"", r"key(s\[\d\])? must be bytes made by make_offload_key"),
     (make_offload_key(b"x", 9), r"key(s\[\d\])? is of group 9, there are \d groups"),
@@ -754,6 +758,50 @@ def test_what_is_no_sequence_of_keys_is_refused_by_name(call: str) -> None:
             with pytest.raises(ArgumentError, match="keys must be a sequence, got"):
                 getattr(manager, call)(argument, ONE_OFF)
         manager.check_integrity()
+
+
+@pytest.mark.parametrize("call", ["prepare_store", "prepare_load", "lookup_prefix", "touch"])
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_keys_without_an_order_are_refused(call: str, kind: type) -> None:
+    """I5: a chunk would be kept under another one's key."""
+    for manager in (make_manager(), make_hybrid(8, 8)):
+        with pytest.raises(ArgumentError, match=f"keys must be a sequence, in order, got a {kind.__name__}"):
+            getattr(manager, call)(kind(make_chain("a", 3)), ONE_OFF)
+
+
+class Greedy(LRUPolicy):
+    """Admits another number of keys than there are."""
+
+    accepted = 0
+
+    def admit(
+        self, keys: Sequence[OffloadKey], room: int, protected: Set[OffloadKey], chain: int, *, may_decline: bool = True
+    ) -> Admission | None:
+        return Admission(self.accepted, (), ())
+
+
+@pytest.mark.parametrize("accepted", [-1, 0, 4])
+def test_a_policy_that_admits_what_there_is_not_is_told_on(monkeypatch: pytest.MonkeyPatch, accepted: int) -> None:
+    """I6: with nothing admitted, victims would have left for nothing."""
+    monkeypatch.setitem(BUILTIN["policies"], "greedy", f"{__name__}:Greedy")
+    monkeypatch.setattr(Greedy, "accepted", accepted)
+    manager = make_manager(policy="greedy")
+    with pytest.raises(InternalError, match=f"LRUPolicy.* admitted {accepted} of 3 keys"):
+        manager.prepare_store(make_chain("a", 3), ONE_OFF)
+    manager.check_integrity()
+
+
+class Unmakeable(LRUPolicy):
+    """Fails when it is made."""
+
+    def __init__(self, residents: Residents) -> None:
+        raise ValueError(f"no {residents.capacity}")
+
+
+def test_a_policy_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BUILTIN["policies"], "mine", f"{__name__}:Unmakeable")
+    with pytest.raises(ConfigError, match=r"^policy 'mine' cannot be made: ValueError: no \d+$"):
+        make_manager(policy="mine")
 
 
 def test_lookup_groups_of_what_is_no_sequence_is_refused_by_name() -> None:

@@ -44,6 +44,13 @@ def test_a_copy_that_there_is_of_the_same_keys_is_used_and_of_no_others() -> Non
         assert segment.keys == tuple(others)
 
 
+@pytest.mark.parametrize("keys", [set(keys_of(3)), frozenset(keys_of(3)), b"key", "key", None, 7])
+def test_what_is_no_keys_in_order_is_refused(keys: Any) -> None:
+    """I5: a set's blocks would be stored under each other's keys."""
+    with pytest.raises(ArgumentError, match=f"keys must be a sequence of offload keys, got a {type(keys).__name__}"):
+        copy_of(keys, ())
+
+
 def test_a_load_may_begin_and_end_inside_a_chunk() -> None:
     """Fault 47."""
     (segment,) = plan_load(keys_of(3), GPULoadStoreSpec([10, 11, 12, 13], [4], [5]), PAIRS)

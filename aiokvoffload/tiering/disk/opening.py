@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aiokvoffload import registry
 from aiokvoffload.base import CachePolicy, Residents, TierShape
+from aiokvoffload.cache.making import policy_maker
 from aiokvoffload.errors import TierError
 from aiokvoffload.tiering.disk.batches import PoolStorage
 from aiokvoffload.tiering.disk.calls import DiskCalls
@@ -64,7 +64,7 @@ def open_disk(config: DiskConfig, shape: TierShape, calls: DiskCalls) -> OpenedD
     """
     paths = [Path(directory) for directory in config.directories]
     pools = plan_disk_pools(config.disk_bytes, shape, len(paths))
-    make_policy = registry.resolve("policies", config.policy)
+    make_policy = policy_maker(config.policy)
     description = Description(config.namespace, shape.chunk_bytes, shape.num_workers, len(paths))
     with contextlib.ExitStack() as undo:
         resources = undo.enter_context(contextlib.ExitStack())
