@@ -9,6 +9,7 @@ from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, group_suffix
 from aiokvoffload.errors import ArgumentError
 
 _Value = TypeVar("_Value")
+_UNORDERED = (set, frozenset)
 _BYTES = {bytes}
 """Other buffers can be laid end to end too, and are no keys: they may change, or cannot be hashed."""
 
@@ -19,7 +20,7 @@ def as_sequence(values: Iterable[_Value], name: str = "keys") -> Sequence[_Value
     Raises:
         ArgumentError: they are not several values, or have no order: a chain of them would be any chain.
     """
-    if isinstance(values, set | frozenset):
+    if isinstance(values, _UNORDERED):
         raise ArgumentError(f"{name} must be a sequence, in order, got a {type(values).__name__}")
     try:
         return tuple(values)
@@ -71,7 +72,7 @@ class KeyCheck:
 
     def _are_keys(self, keys: Sequence[OffloadKey]) -> bool:
         """An answer, without a loop in Python where keys are alike: laid end to end, they end at equal distances."""
-        if set(map(type, keys)) - _BYTES or self._only_suffix is None or len(lengths := set(map(len, keys))) != 1:
+        if set(map(type, keys)) != _BYTES or self._only_suffix is None or len(lengths := set(map(len, keys))) != 1:
             return all(
                 isinstance(key, bytes) and len(key) > SUFFIX_BYTES and key[GROUP_SUFFIX] in self._suffixes
                 for key in keys
