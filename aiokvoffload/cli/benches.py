@@ -293,7 +293,8 @@ def bench_policy_command(
             import_matplotlib()
         names, kept = _names(policies, option="--policies"), counts(capacities, option="--capacities")
         chosen = traces or list(KINDS)
-        with progress(len(chosen) * len(names) * len(kept), what="runs", quiet=json_file == STDOUT) as advance:
+        runs = (1 + len(chosen)) * len(names) * len(kept)
+        with progress(runs, what="runs", quiet=json_file == STDOUT) as advance:
             figures = policy_bench.policy_benchmark(
                 chosen, policies=names, capacities=kept, seeds=seeds, blocks=blocks, on_run=advance
             )

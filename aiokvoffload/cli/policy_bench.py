@@ -4,6 +4,7 @@ Knows traces, a manager and a clock; what is drawn of it is in `policy_plot`.
 """
 
 import gc
+import itertools
 import json
 import time
 import tracemalloc
@@ -103,7 +104,7 @@ def policy_benchmark(
         seeds: runs to take the mean of. A seed changes the keys' names, and with them what a policy samples, and the
             requests of a generated workload.
         blocks: length of a generated workload.
-        on_run: called after each policy and capacity.
+        on_run: called after each policy and capacity, once for no trace and once for each.
 
     Raises:
         ArgumentError: a trace cannot be read.
@@ -111,12 +112,10 @@ def policy_benchmark(
     """
     for name in traces:  # before anything that takes long
         _require_there(name)
-    metadata = {
-        (policy, capacity): metadata_bytes_per_key(policy, capacity) for policy in policies for capacity in capacities
-    }
-    full_us = {
-        (policy, capacity): full_us_per_block(policy, capacity) for policy in policies for capacity in capacities
-    }
+    metadata, full_us = dict[tuple[str, int], float](), dict[tuple[str, int], float]()
+    for each in itertools.product(policies, capacities):
+        metadata[each], full_us[each] = metadata_bytes_per_key(*each), full_us_per_block(*each)
+        on_run()
     figures = []
     for name in traces:
         seeded = load_traces(name, seeds=seeds, blocks=blocks)
