@@ -23,6 +23,7 @@ from aiokvoffload.cli.shell import (
     clear_errors,
     count,
     counts,
+    names,
     progress,
     run,
     show,
@@ -33,7 +34,6 @@ from aiokvoffload.cli.shell import (
 from aiokvoffload.cli.traces import SAMPLE_TRACE
 from aiokvoffload.cli.traffic_kinds import KINDS
 from aiokvoffload.config import CopyConfig, HostMemory
-from aiokvoffload.errors import ArgumentError
 
 if TYPE_CHECKING:
     from aiokvoffload.cli import (
@@ -291,12 +291,12 @@ def bench_policy_command(
         if plot is not None:
             check_writable(plot, option="--plot")
             import_matplotlib()
-        names, kept = _names(policies, option="--policies"), counts(capacities, option="--capacities")
+        listed, kept = names(policies, option="--policies"), counts(capacities, option="--capacities")
         chosen = traces or list(KINDS)
-        runs = (1 + len(chosen)) * len(names) * len(kept)
+        runs = (1 + len(chosen)) * len(listed) * len(kept)
         with progress(runs, what="runs", quiet=json_file == STDOUT) as advance:
             figures = policy_bench.policy_benchmark(
-                chosen, policies=names, capacities=kept, seeds=seeds, blocks=blocks, on_run=advance
+                chosen, policies=listed, capacities=kept, seeds=seeds, blocks=blocks, on_run=advance
             )
         if plot is not None:
             policy_plot.plot_policies(figures, plot)
@@ -325,11 +325,3 @@ def bench_events_command(
         )
         result = run(events_bench.events_benchmark(asked))
         show(events_bench.events_tables(result), result.to_json(), json_file)
-
-
-def _names(text: str, *, option: str) -> list[str]:
-    """Each name of a list once."""
-    names = list(dict.fromkeys(part.strip() for part in text.split(",")))
-    if "" in names:
-        raise ArgumentError(f"{option} must be names, got {text!r:.100}")
-    return names

@@ -73,9 +73,8 @@ def load_traces(name: str, *, seeds: int, blocks: int) -> list[list[TraceRequest
     """For each seed a trace: of a generated workload if there is one of this name, else the file, which is the same.
 
     Raises:
-        ArgumentError: it is neither, or the file is no trace.
+        ArgumentError: the file is no trace.
     """
-    _require_there(name)
     if name in WORKLOADS:
         return [make_workload(name, seed=seed, blocks=blocks) for seed in range(seeds)]
     return [read_trace(Path(name))] * seeds

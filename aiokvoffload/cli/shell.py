@@ -7,9 +7,9 @@ import enum
 import gc
 import importlib.util
 import os
+import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -186,6 +186,18 @@ def counts(text: str, *, option: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
+def names(text: str, *, option: str) -> list[str]:
+    """Each name of a list once.
+
+    Raises:
+        ArgumentError: one is empty.
+    """
+    found = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    if "" in found:
+        raise ArgumentError(f"{option} must be names, got {text!r:.100}")
+    return found
+
+
 def choices(kind: type[EnumT], text: str, *, option: str) -> tuple[EnumT, ...]:
     """The members of `kind` whose values are listed in `text`.
 
@@ -257,25 +269,18 @@ def _write(file: Path, text: str) -> None:
     try:
         if file.exists() and not file.is_file():  # a pipe, or a device
             file.write_text(text, encoding="utf-8")
-            return
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", delete=False) as beside:
-            try:
-                beside.write(text)
-                beside.close()
-                _as_before(Path(beside.name), file)
-                os.replace(beside.name, file)
-            except BaseException:
-                Path(beside.name).unlink(missing_ok=True)
-                raise
+        else:
+            _replace(file.resolve(), text)  # what a link leads to, and not the link
     except OSError as error:
         raise ArgumentError(f"--json {file} cannot be written: {error.strerror or error}") from error
 
 
-def _as_before(made: Path, file: Path) -> None:
-    """Give a file that was made beside another one the rights of that, or those of any new file."""
-    if file.exists():
-        made.chmod(file.stat().st_mode)
-        return
-    umask = os.umask(0)
-    os.umask(umask)
-    made.chmod(0o666 & ~umask)
+def _replace(file: Path, text: str) -> None:
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        if file.exists():
+            shutil.copymode(file, beside)
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -54,7 +54,7 @@ class SegmentedPart:
     _selected: GroupPart
     _direction: Direction
     _starts: Ids
-    _segment_ptrs: Ids
+    _places: Ids
 
     @property
     def group_idx(self) -> int:
@@ -88,8 +88,7 @@ class SegmentedPart:
         span = range(int(starts[0]), self.table.position(self.ranges[segments.stop - 1].stop))
         slots = slot_runs(self._selection, self._selected, span, cuts=starts)
         first_runs = np.append(np.searchsorted(slots.positions, starts), len(slots))
-        places = self._segment_ptrs[segments.start : segments.stop] - starts
-        staged = places.repeat(first_runs[1:] - first_runs[:-1]) + slots.positions
+        staged = self._places[segments.start : segments.stop].repeat(first_runs[1:] - first_runs[:-1]) + slots.positions
         dst_ptrs, src_ptrs = (slots.ptrs, staged) if self._direction is Direction.STORE else (staged, slots.ptrs)
         return SegmentRuns(Runs(dst_ptrs, src_ptrs, slots.sizes), first_runs.tolist())
 
@@ -97,7 +96,6 @@ class SegmentedPart:
         """Write a descriptor for each block of each of these segments: its id, and where its bytes lie in the ring."""
         per_block, first, last = len(self.table), self.ranges[segments.start], self.ranges[segments.stop - 1]
         start, stop = first.start // per_block, -(-last.stop // per_block)
-        places = self._segment_ptrs - self._starts
         if len(pairs) == stop - start:  # of whole blocks, or of parts of a single one
             blocks = np.arange(start, stop)
             positions = blocks * self.table.block_bytes
@@ -107,7 +105,7 @@ class SegmentedPart:
             blocks = self._starts[owners] // self.table.block_bytes
             positions = blocks * self.table.block_bytes
         pairs[:, 0] = self._selection.block_ids[self._selected.blocks][blocks]
-        np.add(positions, places[owners], out=pairs[:, 1])
+        np.add(positions, self._places[owners], out=pairs[:, 1])
 
     def first_tile(self, segment: int) -> int:
         """Where, in its first block, a segment begins."""
@@ -141,12 +139,13 @@ def cut_part(
         max_blocks=staging.max_pairs,
         small_first=direction is Direction.STORE,
     )
+    starts = np.array([table.position(each.start) for each in ranges], dtype=np.int64)
     return SegmentedPart(
         table=table,
         ranges=ranges,
         _selection=selection,
         _selected=selected,
         _direction=direction,
-        _starts=np.array([table.position(each.start) for each in ranges], dtype=np.int64),
-        _segment_ptrs=staging.upcoming(segments_before + len(ranges))[segments_before:],
+        _starts=starts,
+        _places=staging.upcoming(segments_before + len(ranges))[segments_before:] - starts,
     )

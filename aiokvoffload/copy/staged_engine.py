@@ -123,7 +123,12 @@ class StagedCopies(Copies):
             for index, segment in enumerate(segments):
                 tiles = part.ranges[segment]
                 piece = _Piece(
-                    part.group_idx, blocks_ptr, part.first_tile(segment), len(range(*tiles)), runs.runs, *runs.of(index)
+                    part.group_idx,
+                    blocks_ptr,
+                    part.first_tile(segment),
+                    tiles.stop - tiles.start,
+                    runs.runs,
+                    *runs.of(index),
                 )
                 with self._backend.session():
                     gave_way = self._enqueue_piece(piece, ordered=ordered)

@@ -66,8 +66,7 @@ def is_flat(keys: Any, num_groups: int) -> bool:
     Raises:
         ArgumentError: it is neither.
     """
-    if isinstance(keys, bytes | str) or not isinstance(keys, Sequence):
-        raise ArgumentError(f"keys must be a sequence of offload keys, got a {type(keys).__name__}")
+    _require_several(keys, Sequence)
     if not keys or isinstance(keys[0], bytes):
         return True
     if isinstance(keys[0], str) or not isinstance(keys[0], Sequence):
@@ -83,10 +82,14 @@ def copy_of(keys: Sequence[OffloadKey], known: tuple[OffloadKey, ...]) -> tuple[
     Raises:
         ArgumentError: they are not several keys, in order.
     """
-    if isinstance(keys, bytes | str | set | frozenset) or not isinstance(keys, Iterable):  # a set's order is nobody's
-        raise ArgumentError(f"keys must be a sequence of offload keys, got a {type(keys).__name__}")
+    _require_several(keys, Iterable)
     copied = tuple(keys)
     return known if len(copied) == len(known) and copied == known else copied
+
+
+def _require_several(keys: Any, kind: type) -> None:
+    if isinstance(keys, bytes | str | set | frozenset) or not isinstance(keys, kind):  # a set's order is nobody's
+        raise ArgumentError(f"keys must be a sequence of offload keys, got a {type(keys).__name__}")
 
 
 def plan_store(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[GroupConfig]) -> list[Segment]:

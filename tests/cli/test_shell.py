@@ -69,6 +69,14 @@ def test_figures_replace_those_of_before_as_a_whole(tmp_path: Path, monkeypatch:
     assert (file.read_text(), list(tmp_path.iterdir())) == ('{"a": 1}\n', [file])
 
 
+def test_what_a_link_leads_to_is_replaced_and_not_the_link(tmp_path: Path) -> None:
+    file, link = tmp_path / "figures.json", tmp_path / "latest.json"
+    file.write_text("[]")
+    link.symlink_to(file)
+    show(wide_table(), '{"a": 1}', link)
+    assert (link.is_symlink(), file.read_text()) == (True, '{"a": 1}\n')
+
+
 def test_a_device_that_is_full_says_which_it_was() -> None:
     with pytest.raises(ArgumentError, match=r"^--json /dev/full cannot be written: No space left on device$"):
         show(wide_table(), "{}", Path("/dev/full"))

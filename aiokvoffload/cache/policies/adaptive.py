@@ -58,7 +58,7 @@ class AdaptivePolicy(GAPPolicy):
     ) -> None:
         """Count a use of all, learn from those that are sampled, and now and then judge who is to rule."""
         self._call_lead = 0
-        GAPPolicy.access(self, resident, slots, absent, chain)
+        super().access(resident, slots, absent, chain)
         if self._call_lead:
             self._lead += self._call_lead
             self._variance += self._call_lead**2  # keys of one call go together
@@ -76,7 +76,7 @@ class AdaptivePolicy(GAPPolicy):
 
     def value(self, level: int, used_at: int) -> float:
         """What a slot is worth: the later used, the more, or by what was learned."""
-        return used_at if self.is_lru else GAPPolicy.value(self, level, used_at)
+        return used_at if self.is_lru else super().value(level, used_at)
 
     def _judge(self) -> None:
         self._judged_epoch = self._epoch

@@ -18,7 +18,7 @@ class LRUPolicy(RecencyList, CachePolicy):
     __slots__ = ()
 
     def __init__(self, residents: Residents) -> None:
-        RecencyList.__init__(self, residents)
+        super().__init__(residents)
 
     def access(
         self, resident: Sequence[OffloadKey], slots: Sequence[int], absent: Sequence[OffloadKey], chain: int
@@ -61,4 +61,4 @@ class LRUPolicy(RecencyList, CachePolicy):
         self.add(list(residents.values())[::-1], list(residents)[::-1], SEEDED)
 
     def __repr__(self) -> str:
-        return f"LRUPolicy({RecencyList.__repr__(self)})"
+        return f"LRUPolicy({super().__repr__()})"
