@@ -8,22 +8,24 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import torch
 
 from aiokvoffload.base import GPULoadStoreSpec, Stream, Transfer
 from aiokvoffload.cli.blocks import allocating
-from aiokvoffload.cli.copy_bench.compute import Timed, products
+from aiokvoffload.cli.copy_bench.compute import products, seconds
 from aiokvoffload.cli.copy_bench.engines import ONE_CALL
-from aiokvoffload.cli.copy_bench.memory import LOAD_HALF, STORE_HALF, BenchMemory, random_tensors
+from aiokvoffload.cli.copy_bench.memory import LOAD_HALF, STORE_HALF, BenchMemory, random_tensors, succeed
 from aiokvoffload.cli.copy_bench.options import CopyOptions, Shape, SlotOrder, Ways
 from aiokvoffload.cli.probe import LoopProbe, Percentiles
 from aiokvoffload.cpu.common import CPULoadStoreSpec
 from aiokvoffload.device import Device, open_device
-from aiokvoffload.errors import TransferError
 
 WARM_UPS = 2
+UNDER_WAY_S = 0.05
+"""After so long all jobs are being copied."""
 PROBE_PERIOD_S = 0.0005
 PATIENCE_S = 2.0
 """A slow engine is measured less often."""
@@ -169,7 +171,7 @@ async def _measure_engine(
     runner = Runner(memory, options.job_bytes, jobs)
     for ways in options.ways:
         samples, blocked_us = await runner.sample(ways, options.repeat)
-        slowdowns = await _slowdowns(runner, ways) if options.compute and not slow else (None, None)
+        slowdowns = await _slowdowns(runner, ways, options.repeat) if options.compute and not slow else (None, None)
         rate = median(sample.gigabytes_per_s for sample in samples)
         on_figures(
             CopyFigures(
@@ -248,9 +250,7 @@ class Runner:
             await transfer.fence(self._stream)
         end = self.device.record(self._stream)
         for transfer in transfers:
-            result = await transfer
-            if not result.success:
-                raise TransferError(f"a benchmarked copy failed: {result.error}")
+            await succeed(transfer)
         await asyncio.to_thread(end.synchronize)
         moved_bytes = len(calls) * self._job_bytes
         return Sample(moved_bytes / self.device.elapsed_s(start, end) / 1e9, submit_s * 1e6)
@@ -267,22 +267,29 @@ class Runner:
         return calls
 
     async def keep_copying(self, ways: Ways, stop: asyncio.Event) -> None:
-        """All jobs again and again."""
-        while not stop.is_set():
-            await self.once(ways)
+        """As many jobs at once as are measured, each again as soon as it has ended."""
+        async with asyncio.TaskGroup() as group:
+            for call in await asyncio.to_thread(self._prepare, ways):
+                group.create_task(_repeat(call, stop))
 
 
-async def _slowdowns(runner: Runner, ways: Ways) -> tuple[float, float]:
-    """How much longer a GEMM and a GEMV take beside the copies."""
+async def _repeat(call: Callable[[], Transfer], stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        await succeed(call())
+
+
+async def _slowdowns(runner: Runner, ways: Ways, repeat: int) -> tuple[float, float]:
+    """How much longer a GEMM and a GEMV take beside the copies, by medians."""
     factors = []
-    for product in products(runner.device):
-        for _ in range(WARM_UPS):
-            alone_s = await asyncio.to_thread(Timed(runner.device, runner.compute_stream, product.run).wait)
+    for product in await asyncio.to_thread(products, runner.device):
+        measured = partial(seconds, runner.device, runner.compute_stream, product.run)
+        await asyncio.to_thread(measured, repeat=WARM_UPS)
+        alone_s = await asyncio.to_thread(measured, repeat=repeat)
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(runner.keep_copying(ways, stop))
-            await asyncio.sleep(0.02)  # until the copies are well under way
-            beside_s = await asyncio.to_thread(Timed(runner.device, runner.compute_stream, product.run).wait)
+            await asyncio.sleep(UNDER_WAY_S)
+            beside_s = await asyncio.to_thread(measured, repeat=repeat)
             stop.set()
         factors.append(beside_s / alone_s)
     return factors[0], factors[1]

@@ -123,14 +123,14 @@ class BenchMemory:
         """
         blocks, slots = self.choose(STORE_HALF)
         self.engine.rows[slots] = POISON
-        await _succeed(self.store(GPULoadStoreSpec(blocks), CPULoadStoreSpec(slots)))
+        await succeed(self.store(GPULoadStoreSpec(blocks), CPULoadStoreSpec(slots)))
         self._compare(blocks, slots, "stored")
         blocks, slots = self.choose(LOAD_HALF)
         self.engine.rows[slots] = self._random.integers(0, 256, (1, self.engine.rows.shape[1]), dtype=np.uint8)
         self.engine.rows[slots, : self._shape.slot_bytes // 2] ^= (slots % 251).astype(np.uint8)[:, None]
         for tensor in self._tensors:
             tensor[torch.from_numpy(blocks)] = POISON
-        await _succeed(self.load(GPULoadStoreSpec(blocks), CPULoadStoreSpec(slots)))
+        await succeed(self.load(GPULoadStoreSpec(blocks), CPULoadStoreSpec(slots)))
         self._compare(blocks, slots, "loaded")
 
     def _compare(self, blocks: Ids, slots: Ids, what: str) -> None:
@@ -148,7 +148,12 @@ class BenchMemory:
         self._tensors.clear()
 
 
-async def _succeed(transfer: Transfer) -> None:
+async def succeed(transfer: Transfer) -> None:
+    """Wait for a transfer.
+
+    Raises:
+        TransferError: it failed.
+    """
     result = await transfer
     if not result.success:
         raise TransferError(f"a benchmarked copy failed: {result.error}")
