@@ -6,8 +6,7 @@ over, and because numpy arrays can be handed to them as they are: building Pytho
 """
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 _ACCESS_IN_STREAM_ORDER = 1
@@ -53,7 +52,8 @@ class CudaDriver:
         # Of these the GIL is kept: to get it back beside a busy thread takes 5 ms, and they take one microsecond.
         context = ctypes.PyDLL("libcuda.so.1")
         self._push, self._pop = context.cuCtxPushCurrent_v2, context.cuCtxPopCurrent_v2
-        self._push.argtypes = self._pop.argtypes = (ctypes.c_void_p,)
+        self._get_current = context.cuCtxGetCurrent
+        self._push.argtypes = self._pop.argtypes = self._get_current.argtypes = (ctypes.c_void_p,)
         self._batch, self._batch_has_fail_index = self._find_batch()
         device, self._context = ctypes.c_int(), ctypes.c_void_p()
         self._call("cuInit", 0)
@@ -147,14 +147,23 @@ class CudaDriver:
         """
         self._call("cuDevicePrimaryCtxRelease_v2", self._device)
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """Push and pop, so that a thread's own current device stays what it was."""
+    def current(self) -> "CurrentContext":
+        """Makes the device the thread's own current one for a while."""
+        return CurrentContext(self)
+
+    def enter(self) -> bool:
+        """Make the context current, unless it is; returns whether it has to be popped."""
+        current = ctypes.c_void_p()
+        self._get_current(ctypes.addressof(current))
+        if current.value == self._context.value:
+            return False
         self._check("cuCtxPushCurrent", self._push(self._context))
-        try:
-            yield
-        finally:
-            self._check("cuCtxPopCurrent", self._pop(ctypes.byref(ctypes.c_void_p())))
+        # A thread that had none keeps it: there is nothing to go back to.
+        return current.value is not None
+
+    def leave(self) -> None:
+        """Undo an `enter` that said so."""
+        self._check("cuCtxPopCurrent", self._pop(ctypes.byref(ctypes.c_void_p())))
 
     def _call(self, name: str, *arguments: Any) -> None:
         self._check(name, getattr(self._lib, name)(*arguments))
@@ -164,6 +173,25 @@ class CudaDriver:
             text = ctypes.c_char_p()
             self._lib.cuGetErrorName(code, ctypes.byref(text))
             raise OSError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
+
+
+class CurrentContext:
+    """`with` for a thread at a time: what was current before is so again. A generator takes longer than the calls."""
+
+    __slots__ = ("_driver", "_pops")
+
+    def __init__(self, driver: CudaDriver) -> None:
+        self._driver = driver
+        self._pops = False
+
+    def __enter__(self) -> None:
+        self._pops = self._driver.enter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pops:
+            self._driver.leave()
 
 
 def stream_handle(stream: Any) -> int:

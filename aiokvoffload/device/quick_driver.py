@@ -6,7 +6,6 @@ a copy would take the bus away from it. What may take longer belongs to `CudaDri
 """
 
 import ctypes
-from types import TracebackType
 from typing import NamedTuple
 
 from aiokvoffload.device.driver import CudaDriver
@@ -59,32 +58,17 @@ class QuickDriver(CudaDriver):
         self._declare("cuStreamWaitEvent", pointer, pointer, number)
         self._declare("cuEventQuery", pointer)
         self._declare("cuEventDestroy_v2", pointer)
-        self._declare("cuCtxGetCurrent", pointer)
         self._declare("cuLaunchKernel", pointer, *(number,) * 7, pointer, pointer, pointer)
         # Looked up once: these are called for every piece of every copy.
         lib = self._lib
         self._record, self._wait, self._query = lib.cuEventRecord, lib.cuStreamWaitEvent, lib.cuEventQuery
-        self._copy, self._launch, self._get_current = lib.cuMemcpyAsync, lib.cuLaunchKernel, lib.cuCtxGetCurrent
+        self._copy, self._launch = lib.cuMemcpyAsync, lib.cuLaunchKernel
         self._parameters = LaunchParameters()
         start = ctypes.addressof(self._parameters)
         offsets = [getattr(LaunchParameters, name).offset for name, _ in LaunchParameters._fields_]
         self._parameter_ptrs = (pointer * len(offsets))(*(start + offset for offset in offsets))
         self._parameters_ptr = ctypes.addressof(self._parameter_ptrs)
-        self.session = _Session(self)
-
-    def enter(self) -> bool:
-        """Make the context current, unless it is; returns whether it has to be popped."""
-        current = ctypes.c_void_p()
-        self._get_current(ctypes.addressof(current))
-        if current.value == self._context.value:
-            return False
-        self._check("cuCtxPushCurrent", self._push(self._context))
-        # A thread that had none keeps it: there is nothing to go back to.
-        return current.value is not None
-
-    def leave(self) -> None:
-        """Undo an `enter` that said so."""
-        self._check("cuCtxPopCurrent", self._pop(ctypes.byref(ctypes.c_void_p())))
+        self.session = self.current()
 
     def create_event(self) -> int:
         """An event without a time; events with one cost more to record."""
@@ -143,20 +127,3 @@ class QuickDriver(CudaDriver):
         shape = (programs, 1, 1, function.num_warps * _THREADS_OF_A_WARP, 1, 1, function.shared_bytes)
         if code := self._launch(function.handle, *shape, stream, self._parameters_ptr, None):
             self._check("cuLaunchKernel", code)
-
-
-class _Session:
-    """`with` for a thread at a time, without a generator's cost."""
-
-    def __init__(self, driver: QuickDriver) -> None:
-        self._driver = driver
-        self._pop = False
-
-    def __enter__(self) -> None:
-        self._pop = self._driver.enter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._pop:
-            self._driver.leave()
