@@ -138,10 +138,11 @@ class SingleDirectionOffloadingHandler:
         return result
 
     def _busy_time_s(self, job: Job) -> float | None:
-        if job.start is None or job.end is None:
+        if job.start is None or job.end is None or job.copies is None:
             return None
         try:
-            if not self._device.query(job.start):  # in another stream, which nothing kept behind it
+            # In another stream, nothing kept the start before the end of a job that failed.
+            if job.copies.first_stream is not self._stream and not self._device.query(job.start):
                 return None
             return self._device.elapsed_s(job.start, job.end)
         except BrokenError:

@@ -110,7 +110,7 @@ class Poller(Generic[JobT]):
         announced = 0
         try:
             for watch in self._watches:
-                while watch and announced < limit and (job := self._take_ended(watch)) is not None:
+                while watch.jobs and announced < limit and (job := self._take_ended(watch)) is not None:
                     announced += 1
                     self._announce(job)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for an answer that cannot come
@@ -128,7 +128,7 @@ class Poller(Generic[JobT]):
     def _is_crowded(self, watch: StreamWatch[JobT]) -> bool:
         """Whether another stream's transfer uses the bus. A loop, since a generator takes longer than the question."""
         for other in self._watches:  # noqa: SIM110
-            if other.moving and other is not watch:
+            if other.started_at_s is not None and other is not watch:
                 return True
         return False
 

@@ -21,7 +21,7 @@ LONG_LOOKS_PER_WAIT = 64
 LEAST_LOOKS_PER_TRANSFER, MOST_LOOKS_PER_TRANSFER = 16, 32
 """What part of its time a transfer may be late by: where it takes long, a few percent are not worth spinning for."""
 LONG_TRANSFER_S = 0.001
-"""From here on only the least looks are made: it is long transfers in both directions that add up."""
+"""From here on only the least looks are made, and none before it is due: long transfers in both directions add up."""
 PATIENCE_S = 0.0001
 """Between two looks at a transfer that is due or has not begun; long transfers and long waits give more."""
 LEAST_PATIENCE_S = 0.00002
@@ -78,29 +78,28 @@ class StreamWatch(Generic[JobT]):
 
     Args:
         device: whose events they are.
+
+    Attributes:
+        jobs: in order; to be read only.
+        started_at_s: when the head began, once that is known: it uses the bus; to be read only.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._jobs: deque[JobT] = deque()
+        self.jobs: deque[JobT] = deque()
         self._head_since_s = 0.0
-        self._started_at_s: float | None = None
+        self.started_at_s: float | None = None
         self._crowded = False
         self._alone, self._shared = TransferEstimator(), TransferEstimator()
 
-    @property
-    def moving(self) -> bool:
-        """Whether the head is known to have begun, so that it uses the bus."""
-        return self._started_at_s is not None
-
     def track(self, job: JobT, now_s: float) -> None:
         """A job has been enqueued last on the stream."""
-        self._jobs.append(job)
-        if len(self._jobs) == 1:
+        self.jobs.append(job)
+        if len(self.jobs) == 1:
             self._begin_head(now_s)
 
     def _begin_head(self, now_s: float) -> None:
-        self._head_since_s, self._started_at_s, self._crowded = now_s, None, False
+        self._head_since_s, self.started_at_s, self._crowded = now_s, None, False
 
     def take_ended(self, now_s: float, *, crowded: bool) -> Ended[JobT] | None:
         """The head, if it has ended; it leaves the queue.
@@ -112,23 +111,23 @@ class StreamWatch(Generic[JobT]):
         Raises:
             BrokenError: the device has failed.
         """
-        if not self._jobs or (end := self._jobs[0].end) is None:
+        if not self.jobs or (end := self.jobs[0].end) is None:
             return None
         self._crowded |= crowded
         if not self._device.query(end):
-            self._note_start(self._jobs[0], now_s)
+            self._note_start(self.jobs[0], now_s)
             return None
-        ended = Ended(self._jobs.popleft(), end, now_s, self._started_at_s, self._crowded)
+        ended = Ended(self.jobs.popleft(), end, now_s, self.started_at_s, self._crowded)
         self._begin_head(now_s)
         return ended
 
     def _note_start(self, job: JobT, now_s: float) -> None:
-        if self._started_at_s is not None:
+        if self.started_at_s is not None:
             return
         if job.start is None:
-            self._started_at_s = self._head_since_s
+            self.started_at_s = self._head_since_s
         elif self._device.query(job.start):
-            self._started_at_s = self._start_time(job.start, now_s)
+            self.started_at_s = self._start_time(job.start, now_s)
 
     def _start_time(self, event: Event, now_s: float) -> float:
         try:
@@ -150,16 +149,19 @@ class StreamWatch(Generic[JobT]):
 
     def next_look_s(self, now_s: float) -> float:
         """When the head may have ended, in seconds of `time.perf_counter`. There must be a head."""
-        forecast = self._forecast(self._jobs[0].size_bytes)
+        forecast = self._forecast(self.jobs[0].size_bytes)
         patience_s = max(PATIENCE_S, forecast.seconds / LEAST_LOOKS_PER_TRANSFER)
-        if self._started_at_s is None:  # whatever it waits for, it has all of itself before it
+        if self.started_at_s is None:  # whatever it waits for, it has all of itself before it
             gap_s = max(LEAST_PATIENCE_S, _gap_s(now_s - self._head_since_s, patience_s))
             return now_s + max(forecast.seconds - forecast.spread_s, gap_s)
-        due_s = self._started_at_s + forecast.seconds
-        if now_s < due_s - forecast.spread_s:
-            return due_s - forecast.spread_s
-        gap_s = _gap_s(max(forecast.spread_s, now_s - due_s), patience_s)
-        most_looks = MOST_LOOKS_PER_TRANSFER if forecast.seconds < LONG_TRANSFER_S else LEAST_LOOKS_PER_TRANSFER
+        due_s = self.started_at_s + forecast.seconds
+        if forecast.seconds < LONG_TRANSFER_S:
+            most_looks, early_s = MOST_LOOKS_PER_TRANSFER, forecast.spread_s
+        else:
+            most_looks, early_s = LEAST_LOOKS_PER_TRANSFER, 0.0
+        if now_s < due_s - early_s:
+            return due_s - early_s
+        gap_s = _gap_s(max(early_s, now_s - due_s), patience_s)
         return now_s + max(gap_s, forecast.seconds / most_looks)
 
     def _forecast(self, size_bytes: int) -> Forecast:
@@ -168,14 +170,14 @@ class StreamWatch(Generic[JobT]):
 
     def clear(self) -> None:
         """Forget all jobs."""
-        self._jobs.clear()
-        self._started_at_s = None
+        self.jobs.clear()
+        self.started_at_s = None
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self.jobs)
 
     def __repr__(self) -> str:
-        return f"StreamWatch({len(self._jobs)} in flight, alone {self._alone!r}, shared {self._shared!r})"
+        return f"StreamWatch({len(self.jobs)} in flight, alone {self._alone!r}, shared {self._shared!r})"
 
 
 def _gap_s(waited_s: float, patience_s: float) -> float:

@@ -194,6 +194,28 @@ async def test_a_long_transfer_is_slept_through_until_shortly_before_its_end() -
     stage.poller.stop()
 
 
+@pytest.mark.parametrize(
+    ("size_bytes", "seconds", "looks_early"), [(16 * MIB, 0.0003, True), (128 * MIB, 0.0025, False)]
+)
+async def test_a_transfer_is_asked_for_as_early_as_it_may_end_but_a_long_one_when_it_is_due(
+    size_bytes: int, seconds: float, looks_early: bool
+) -> None:
+    stage = Stage()
+    stage.poller.start()
+    for _ in range(30):
+        for factor in (0.95, 1.05):
+            await transfer(stage, size_bytes, factor * seconds)
+    job = Job("next", size_bytes=size_bytes)
+    await begin(stage, job)
+    begun_s = stage.device.completed_at(job.start or pending())
+    first_look_s = stage.poller._watches[0].next_look_s(begun_s) - begun_s
+    assert (first_look_s < 0.97 * seconds) is looks_early
+    assert first_look_s < 1.02 * seconds
+    stage.device.reach(job.end)
+    stage.poller.poll()
+    stage.poller.stop()
+
+
 async def test_the_last_moment_is_waited_for_on_every_turn_so_others_get_theirs() -> None:
     """I10: no turn of the loop is longer than a look at each head."""
     stage = Stage()
