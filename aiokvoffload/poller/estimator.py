@@ -8,7 +8,7 @@ Corrections are factors, so the parts stay above zero; they are bounded, so one 
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 FIRST_FIXED_S = 10e-6
 FIRST_BYTES_PER_S = 25e9
@@ -22,8 +22,7 @@ MARGIN_DEVIATIONS = 2.0
 LEAST_SECONDS = 1e-7
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(NamedTuple):
     """What a transfer will take, in seconds, and how far off that usually is."""
 
     seconds: float

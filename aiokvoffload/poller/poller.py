@@ -101,15 +101,18 @@ class Poller(Generic[JobT]):
 
     def poll(self) -> int:
         """Announce all jobs that have ended; returns how many."""
-        announced = self._poll(sys.maxsize)
+        announced = self._poll(sys.maxsize, due_by_s=None)
         self._take_figures()
         return announced
 
-    def _poll(self, limit: int) -> int:
+    def _poll(self, limit: int, *, due_by_s: float | None) -> int:
+        """Ask for the heads that are due, or for all; announce at most so many."""
         self._polls += 1
         announced = 0
         try:
             for watch in self._watches:
+                if due_by_s is not None and not watch.is_due(due_by_s):
+                    continue
                 while watch.jobs and announced < limit and (job := self._take_ended(watch)) is not None:
                     announced += 1
                     self._announce(job)
@@ -191,7 +194,7 @@ class Poller(Generic[JobT]):
         self._fresh = False
         announced = 1
         try:
-            announced = self._poll(ANNOUNCED_PER_TURN)
+            announced = self._poll(ANNOUNCED_PER_TURN, due_by_s=self._now_s() + SPIN_S)
         finally:  # an interrupt raised here ends this run of the loop; another run of it goes on
             if announced:  # the next turn comes after whoever waited for them
                 self._request_turn()
@@ -213,11 +216,12 @@ class Poller(Generic[JobT]):
         """Decide how to wait for the first end that is expected."""
         if self._loop is None or self._alarm is None or self._turn_pending is not None:
             return
-        if not any(self._watches):
+        now_s = self._now_s()
+        looks_s = [watch.plan(now_s) for watch in self._watches if watch.jobs]
+        if not looks_s:
             self._alarm.clear()
             return
-        now_s = self._now_s()
-        delay_s = min(watch.next_look_s(now_s) for watch in self._watches if watch) - now_s
+        delay_s = min(looks_s) - now_s
         if delay_s > SPIN_S:
             self._sleep(now_s, delay_s)
         elif self._allowance.left_s(now_s) > 0.0:

@@ -82,6 +82,7 @@ class StreamWatch(Generic[JobT]):
     Attributes:
         jobs: in order; to be read only.
         started_at_s: when the head began, once that is known: it uses the bus; to be read only.
+        look_at_s: when to ask for the head, in seconds of `time.perf_counter`; `None` if that is to be planned.
     """
 
     def __init__(self, device: Device) -> None:
@@ -89,6 +90,7 @@ class StreamWatch(Generic[JobT]):
         self.jobs: deque[JobT] = deque()
         self._head_since_s = 0.0
         self.started_at_s: float | None = None
+        self.look_at_s: float | None = None
         self._crowded = False
         self._alone, self._shared = TransferEstimator(), TransferEstimator()
 
@@ -100,6 +102,7 @@ class StreamWatch(Generic[JobT]):
 
     def _begin_head(self, now_s: float) -> None:
         self._head_since_s, self.started_at_s, self._crowded = now_s, None, False
+        self.look_at_s = 0.0  # nobody has asked yet
 
     def take_ended(self, now_s: float, *, crowded: bool) -> Ended[JobT] | None:
         """The head, if it has ended; it leaves the queue.
@@ -111,6 +114,7 @@ class StreamWatch(Generic[JobT]):
         Raises:
             BrokenError: the device has failed.
         """
+        self.look_at_s = None
         if not self.jobs or (end := self.jobs[0].end) is None:
             return None
         self._crowded |= crowded
@@ -146,6 +150,16 @@ class StreamWatch(Generic[JobT]):
         if ended.started_s is not None and ended.job.start is not None and ended.job.busy_s is not None:
             return ended.started_s + ended.job.busy_s
         return self._device.completed_at(ended.end)
+
+    def is_due(self, by_s: float) -> bool:
+        """Whether the head is to be asked for until then."""
+        return self.look_at_s is not None and self.look_at_s <= by_s
+
+    def plan(self, now_s: float) -> float:
+        """When the head is to be asked for, which is decided once after each time. There must be a head."""
+        if self.look_at_s is None:
+            self.look_at_s = self.next_look_s(now_s)
+        return self.look_at_s
 
     def next_look_s(self, now_s: float) -> float:
         """When the head may have ended, in seconds of `time.perf_counter`. There must be a head."""

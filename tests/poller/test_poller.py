@@ -314,14 +314,18 @@ async def test_a_new_head_is_looked_at_while_another_stream_sleeps_through_a_lon
     stage = Stage()
     stage.poller.start()
     await taught(stage, {2 * MIB: 5e-5, 128 * MIB: 0.0025})
-    await begin(stage, Job("long", size_bytes=128 * MIB))
+    long = Job("long", size_bytes=128 * MIB)
+    await begin(stage, long)
     short = Job("short", size_bytes=2 * MIB)
     await begin(stage, short, queue=1)
     assert stage.alarm.due_s is not None
     assert stage.alarm.due_s < stage.clock.now_s() + 1e-4
     stage.device.reach(short.end)
+    stage.device.queries.clear()
     stage.alarm.ring()
+    await stage.turns()
     assert stage.ended == ["short"]
+    assert long.end not in stage.device.queries
     stage.poller.stop()
 
 
