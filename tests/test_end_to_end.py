@@ -44,6 +44,8 @@ class Engine:
         self.tensors = [
             torch.zeros((NUM_BLOCKS, PAGE_BYTES), dtype=torch.uint8, device=torch_device) for _ in range(NUM_LAYERS)
         ]
+        if torch_device.type == "cuda":
+            torch.cuda.synchronize()  # streams of torch's pool do not wait for the default one, which writes the zeros
         caches = CanonicalKVCaches(
             [CanonicalKVCacheTensor(tensor, PAGE_BYTES) for tensor in self.tensors],
             [[CanonicalKVCacheRef(layer, PAGE_BYTES) for layer in range(NUM_LAYERS)] for _ in self.groups],

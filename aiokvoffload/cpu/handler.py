@@ -103,7 +103,7 @@ class SingleDirectionOffloadingHandler:
 
     def _mark_end(self, job: Job) -> None:
         try:
-            job.end = self._device.record(self._stream)
+            job.end = self._device.mark(self._stream)
         except Exception as error:  # noqa: BLE001 - the owner finds no end and declares the device broken
             job.fail(error)
         job.waits_for = ()
@@ -116,12 +116,12 @@ class SingleDirectionOffloadingHandler:
             if earlier.end is None:
                 raise BrokenError(f"job {earlier.transfer.job_id}, which must end first, has no known end")
             self._device.wait(copies.first_stream, earlier.end)
-        job.start = self._device.record(copies.first_stream)
+        job.start = self._device.mark(copies.first_stream)
         # A load's slots are stable, unless a store that it waits for is still writing them.
         ordered = self.direction is Direction.STORE or bool(job.waits_for)
         yield from copies.enqueue(ordered=ordered)
         if copies.sources_stream is not None:
-            job.released = self._device.record(copies.sources_stream)
+            job.released = self._device.mark(copies.sources_stream)
 
     def conclude(self, job: Job) -> TransferResult:
         """Count a job whose end event has completed.

@@ -17,7 +17,7 @@ from aiokvoffload.errors import ArgumentError, BrokenError
 
 
 class DeviceErrors:
-    """A context that turns what torch raises when the device has failed into `BrokenError`.
+    """A context that turns what torch or a driver raises when the device has failed into `BrokenError`.
 
     CUDA errors are sticky: after one, every later call on the device fails, so there is nothing to retry. A class,
     since a generator takes longer than what is done inside.
@@ -35,7 +35,7 @@ class DeviceErrors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let every other error pass."""
-        if isinstance(error, RuntimeError):
+        if isinstance(error, RuntimeError | OSError):
             raise BrokenError(f"{self._what}: the device failed: {error}") from error
 
 
@@ -131,6 +131,14 @@ class Device(ABC):
             raise ArgumentError(f"after must be a stream, an event or None, got {after!r}")
         return cast("Event", after)
 
+    def mark(self, stream: Stream) -> Event:
+        """The same for a stream of `create_stream`, by the quickest kind of event that there is.
+
+        Raises:
+            BrokenError: the device has failed.
+        """
+        return self.record(stream)
+
     def wait(self, stream: Stream, event: Event) -> None:
         """Make later work of `stream` wait for `event`, which must have been recorded.
 
@@ -159,7 +167,7 @@ class Device(ABC):
 
     @abstractmethod
     def elapsed_s(self, start: Event, end: Event) -> float:
-        """Seconds on the device between two completed events of `record`.
+        """Seconds on the device between two completed events of `record` or `mark`.
 
         Raises:
             BrokenError: the device has failed.
@@ -167,7 +175,7 @@ class Device(ABC):
 
     @abstractmethod
     def completed_at(self, event: Event) -> float:
-        """When a completed event of `record` completed, in seconds of `time.perf_counter`, as well as it is known.
+        """When a completed event of `record` or `mark` completed, in seconds of `time.perf_counter`, as far as known.
 
         Raises:
             BrokenError: the device has failed.

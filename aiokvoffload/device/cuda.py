@@ -15,6 +15,8 @@ import torch
 from aiokvoffload.base import Event, Stream
 from aiokvoffload.device.base import Device, DeviceErrors, Handover
 from aiokvoffload.device.driver import CudaDriver
+from aiokvoffload.device.quick_driver import QuickDriver
+from aiokvoffload.device.quick_event import QuickEvent
 from aiokvoffload.device.quick_handover import QuickHandover
 
 _cuda: Any = torch.cuda  # its streams and events have no type annotations
@@ -38,6 +40,7 @@ class AcceleratorDevice(Device):
         self.name = torch_device.type
         self._is_cuda = torch_device.type == "cuda"
         self.driver = CudaDriver(index) if self._is_cuda and torch.version.hip is None else None
+        self._quick = None if self.driver is None else QuickDriver(index)
         self._clock_stream = self.create_stream(priority=-1)
         # Replaced as a whole, since another thread may read it meanwhile.
         self._clock: tuple[float, Event] | None = None
@@ -82,6 +85,13 @@ class AcceleratorDevice(Device):
         event.record(self._own(stream))
         return cast("Event", event)
 
+    def mark(self, stream: Stream) -> Event:
+        """By the driver itself, where there is CUDA's."""
+        if self._quick is None:
+            return super().mark(stream)
+        with DeviceErrors("mark"):
+            return QuickEvent(self._quick, stream)
+
     def wait(self, stream: Stream, event: Event) -> None:
         """Make later work of `stream` wait for `event`."""
         with DeviceErrors("wait"):
@@ -103,7 +113,10 @@ class AcceleratorDevice(Device):
     def elapsed_s(self, start: Event, end: Event) -> float:
         """Seconds between two completed events, to about half a microsecond."""
         with DeviceErrors("elapsed time"):
-            return float(cast("Any", start).elapsed_time(end)) / 1e3
+            if self._quick is None:
+                return float(cast("Any", start).elapsed_time(end)) / 1e3
+            with self._quick.current():
+                return self._quick.elapsed_s(cast("Any", start).cuda_event, cast("Any", end).cuda_event)
 
     def completed_at(self, event: Event) -> float:
         """Counted from an event whose time on the host is known; now, where there is none."""
@@ -157,9 +170,11 @@ class AcceleratorDevice(Device):
     def close(self) -> None:
         """Let go of the driver's context."""
         self._clock = None
-        if self.driver is not None:
-            driver, self.driver = self.driver, None
-            driver.close()
+        drivers = (self.driver, self._quick)
+        self.driver = self._quick = None
+        for driver in drivers:
+            if driver is not None:
+                driver.close()
 
     def __repr__(self) -> str:
         return f"AcceleratorDevice({self.torch_device}, driver {'yes' if self.driver else 'no'})"

@@ -39,7 +39,7 @@ class LaunchParameters(ctypes.Structure):
 
 
 class QuickDriver(CudaDriver):
-    """Enqueues on one thread, inside its `session`.
+    """Enqueues on one thread, inside its `session`; what is about events is for any thread, inside a `current`.
 
     Args:
         ordinal: the device's index, as torch counts.
@@ -58,11 +58,14 @@ class QuickDriver(CudaDriver):
         self._declare("cuStreamWaitEvent", pointer, pointer, number)
         self._declare("cuEventQuery", pointer)
         self._declare("cuEventDestroy_v2", pointer)
+        self._declare("cuEventElapsedTime", pointer, pointer, pointer)
         self._declare("cuLaunchKernel", pointer, *(number,) * 7, pointer, pointer, pointer)
         # Looked up once: these are called for every piece of every copy.
         lib = self._lib
         self._record, self._wait, self._query = lib.cuEventRecord, lib.cuStreamWaitEvent, lib.cuEventQuery
         self._copy, self._launch = lib.cuMemcpyAsync, lib.cuLaunchKernel
+        self._synchronize = ctypes.CDLL("libcuda.so.1").cuEventSynchronize  # it waits, so it gives up the GIL
+        self._synchronize.argtypes = (pointer,)
         self._parameters = LaunchParameters()
         start = ctypes.addressof(self._parameters)
         offsets = [getattr(LaunchParameters, name).offset for name, _ in LaunchParameters._fields_]
@@ -70,10 +73,10 @@ class QuickDriver(CudaDriver):
         self._parameters_ptr = ctypes.addressof(self._parameter_ptrs)
         self.session = self.current()
 
-    def create_event(self) -> int:
-        """An event without a time; events with one cost more to record."""
+    def create_event(self, *, timed: bool = False) -> int:
+        """An event; those with a time cost more to record."""
         event = ctypes.c_void_p()
-        self._call("cuEventCreate", ctypes.byref(event), _DISABLE_TIMING)
+        self._call("cuEventCreate", ctypes.byref(event), 0 if timed else _DISABLE_TIMING)
         return int(event.value or 0)
 
     def destroy_event(self, event: int) -> None:
@@ -96,6 +99,16 @@ class QuickDriver(CudaDriver):
         if code != _NOT_READY:
             self._check("cuEventQuery", code)
         return code != _NOT_READY
+
+    def synchronize_event(self, event: int) -> None:
+        """Block, without the GIL, until the mark has been reached."""
+        self._check("cuEventSynchronize", self._synchronize(event))
+
+    def elapsed_s(self, start: int, end: int) -> float:
+        """Seconds between two marks with times that have been reached."""
+        milliseconds = ctypes.c_float()
+        self._call("cuEventElapsedTime", ctypes.byref(milliseconds), start, end)
+        return milliseconds.value / 1e3
 
     def copy_here(self, dst_ptr: int, src_ptr: int, size_bytes: int, *, stream: int) -> None:
         """Enqueue one copy."""

@@ -2,12 +2,13 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from aiokvoffload.base import Event, Stream
 from aiokvoffload.device.cuda import AcceleratorDevice
 from aiokvoffload.device.open import open_device
 
@@ -21,6 +22,10 @@ def device() -> Iterator[AcceleratorDevice]:
     assert isinstance(opened, AcceleratorDevice)
     yield opened
     opened.close()
+
+
+def _discard(_: torch.Tensor) -> None:
+    pass
 
 
 def sleep() -> None:
@@ -41,12 +46,36 @@ def test_streams_and_events_of_both_of_torchs_kinds_may_meet(device: Accelerator
     cuda_event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
     cuda_event.record(torch.cuda.current_stream())
     device.wait(ours, cuda_event)
-    end = device.record(ours)
-    device.wait(theirs, end)
-    assert not device.query(end)
+    for end in (device.record(ours), device.mark(ours)):
+        device.wait(theirs, end)
+        assert not device.query(end)
     end.synchronize()
     assert device.query(end)
     theirs.synchronize()
+
+
+def test_a_stream_of_torchs_waits_for_a_quick_mark_as_for_its_own(device: AcceleratorDevice) -> None:
+    """Whoever writes the number before the other has slept reads too early."""
+    stream: Any = torch.cuda.Stream(device.torch_device)  # type: ignore[no-untyped-call]
+    number = torch.zeros(1, device=device.torch_device)
+    torch.cuda.synchronize()
+    ours = device.create_stream()
+    device.enqueue(ours, sleep)
+    device.enqueue(ours, lambda: _discard(number.fill_(1.0)))
+    stream.wait_event(device.mark(ours))
+    device.enqueue(stream, lambda: _discard(number.mul_(5.0)))
+    device.record(stream).synchronize()
+    assert number.item() == 5.0
+
+
+def test_a_mark_may_be_let_go_of_before_it_is_reached(device: AcceleratorDevice) -> None:
+    stream, other = device.create_stream(), device.create_stream()
+    device.enqueue(stream, sleep)
+    device.wait(other, device.mark(stream))
+    end = device.mark(other)
+    assert not device.query(end)
+    end.synchronize()
+    assert device.query(end)
 
 
 def test_work_enqueued_goes_to_its_stream_and_the_thread_keeps_its_own(device: AcceleratorDevice) -> None:
@@ -59,12 +88,15 @@ def test_work_enqueued_goes_to_its_stream_and_the_thread_keeps_its_own(device: A
     end.synchronize()
 
 
-def test_completion_is_dated_in_the_hosts_time(device: AcceleratorDevice) -> None:
+@pytest.mark.parametrize("mark", [AcceleratorDevice.record, AcceleratorDevice.mark])
+def test_completion_is_dated_in_the_hosts_time(
+    device: AcceleratorDevice, mark: Callable[[AcceleratorDevice, Stream], Event]
+) -> None:
     device.synchronize_clock()
     stream = device.create_stream()
-    start = device.record(stream)
+    start = mark(device, stream)
     device.enqueue(stream, sleep)
-    end = device.record(stream)
+    end = mark(device, stream)
     before_s = time.perf_counter()
     end.synchronize()
     after_s = time.perf_counter()
