@@ -7,7 +7,7 @@ Knows descriptors; the kernel is the backend's.
 from collections.abc import Iterator
 
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engine import Copies, CopyEngine, Lane, PartialCopyError, Step
+from aiokvoffload.copy.engine import MANY_BLOCKS, Copies, CopyEngine, Lane, PartialCopyError, Step
 from aiokvoffload.copy.selection import Selection
 from aiokvoffload.copy.slot_runs import block_ptrs
 from aiokvoffload.copy.staging import Staging
@@ -62,13 +62,15 @@ class DirectCopies(Copies):
         return int(part.chunks.start) + (part.skipped_blocks + start) // part.route.blocks_per_chunk
 
     def enqueue(self, *, ordered: bool) -> Iterator[Step]:
-        """One launch in each step; a kernel reads in stream order anyway."""
+        """One launch in a step, what it does in one before; a kernel reads in stream order anyway."""
         for number, (part, start, stop) in enumerate(self._pieces):
             while (pairs := self._staging.descriptors.take(stop - start)) is None:
                 yield Step.WAITS
             offset = part.blocks.start
             pairs[:, 0] = self._selection.block_ids[offset + start : offset + stop]
             pairs[:, 1] = block_ptrs(self._selection, part)[start:stop]
+            if stop - start > MANY_BLOCKS:
+                yield Step.PREPARED
             try:
                 self._launch(part.route.group_idx, pairs)
             except (OSError, OffloadError) as error:

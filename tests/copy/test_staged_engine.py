@@ -205,6 +205,16 @@ def test_describing_many_blocks_is_a_step_that_enqueues_nothing(monkeypatch: pyt
         bench.device.run_all()  # type: ignore[attr-defined]
 
 
+def test_a_kernel_for_many_blocks_is_launched_in_a_step_of_its_own() -> None:
+    """I10."""
+    with benched(ManualDevice(), [16], name="direct", num_slots=MANY_BLOCKS) as bench:
+        lane = bench.lanes[Direction.LOAD]
+        for num_slots, steps in ((MANY_BLOCKS // 2, [Step.DONE]), (MANY_BLOCKS, [Step.PREPARED, Step.DONE])):
+            selection = bench.select(Direction.LOAD, np.arange(2 * num_slots), np.arange(num_slots))
+            assert list(bench.engine.plan(selection, lane).enqueue(ordered=True)) == steps
+        bench.device.run_all()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("direction", list(Direction))
 def test_a_long_job_is_planned_piece_by_piece(direction: Direction, monkeypatch: pytest.MonkeyPatch) -> None:
     """I10: its first copy is enqueued before anything is known of the last one's runs."""
