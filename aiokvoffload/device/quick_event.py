@@ -1,7 +1,7 @@
 """Marks in streams of CUDA, by the driver itself and with the GIL kept.
 
 torch's own give up the GIL in every call: beside busy threads each question whether a copy has ended waits to get it
-back, which takes longer than the copy. Alone they take three times as long.
+back, which takes longer than the copy.
 """
 
 import contextlib
