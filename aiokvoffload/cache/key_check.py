@@ -12,6 +12,8 @@ _Value = TypeVar("_Value")
 _UNORDERED = (set, frozenset)
 _BYTES = {bytes}
 """Other buffers can be laid end to end too, and are no keys: they may change, or cannot be hashed."""
+_FEW = 32
+"""Keys that are looked at one by one in less time than it takes to prepare a look at all at once."""
 
 
 def as_sequence(values: Iterable[_Value], name: str = "keys") -> Sequence[_Value]:
@@ -44,8 +46,12 @@ class KeyCheck:
         Raises:
             ArgumentError: one is not; the message shows it.
         """
-        if not self._are_keys(keys):
-            self.refuse(keys)
+        if len(keys) > _FEW and self._end_alike(keys):
+            return
+        suffixes = self._suffixes
+        for key in keys:
+            if not isinstance(key, bytes) or len(key) <= SUFFIX_BYTES or key[GROUP_SUFFIX] not in suffixes:
+                self.refuse(keys)
 
     def refuse(self, keys: Sequence[OffloadKey]) -> None:
         """Say which is the first that is no key of a known group, one by one.
@@ -70,13 +76,10 @@ class KeyCheck:
             key, times = Counter(keys).most_common(1)[0]
             raise ArgumentError(f"keys must be distinct, got {key!r} {times} times")
 
-    def _are_keys(self, keys: Sequence[OffloadKey]) -> bool:
-        """An answer, without a loop in Python where keys are alike: laid end to end, they end at equal distances."""
+    def _end_alike(self, keys: Sequence[OffloadKey]) -> bool:
+        """Whether all are keys of one length, without a loop in Python: laid end to end, they end at equal distances."""
         if set(map(type, keys)) != _BYTES or self._only_suffix is None or len(lengths := set(map(len, keys))) != 1:
-            return all(
-                isinstance(key, bytes) and len(key) > SUFFIX_BYTES and key[GROUP_SUFFIX] in self._suffixes
-                for key in keys
-            )
+            return False
         length, count, joined = lengths.pop(), len(keys), b"".join(keys)
         if length <= SUFFIX_BYTES:
             return False
