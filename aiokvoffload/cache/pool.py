@@ -117,7 +117,8 @@ class ChunkPool:
 
     def are_free(self, slots: Collection[int]) -> bool:
         """Whether no transfer holds any of these slots."""
-        return (not self.writing or self.writing.isdisjoint(slots)) and self._readers.isdisjoint(slots)
+        writing, readers = self.writing, self._readers
+        return (not writing or writing.isdisjoint(slots)) and (not readers or readers.keys().isdisjoint(slots))
 
     def reserve(self, keys: Sequence[OffloadKey]) -> Held:
         """Give slots to absent, distinct `keys`, adjacent and increasing where it can, and hold them as being written.
@@ -193,7 +194,7 @@ class ChunkPool:
             InternalError: a key has another slot or none.
         """
         self._forget(keys, slots)
-        written, read = self.writing.intersection(slots), self._readers.among(slots)
+        written, read = self.writing.intersection(slots), self._readers.keys() & slots
         self.writing -= written
         self._orphaned_writes |= written
         self._orphaned_reads |= read
@@ -286,7 +287,7 @@ class ChunkPool:
         orphaned = [*self._orphaned_reads, *self._orphaned_writes, *self.held_back]
         if sorted([*self.free, *slot_by_key.values(), *orphaned]) != list(range(self._ready)):
             raise InternalError(f"free, resident and quarantined slots are not each slot once: {self!r}")
-        if Counter(chain.from_iterable(held.slots for held in reads)) != self._readers.counts():
+        if Counter(chain.from_iterable(held.slots for held in reads)) != self._readers:
             raise InternalError(f"slots are read by others than the loads under way: {self!r}")
         if Counter(chain.from_iterable(held.slots for held in writes)) != Counter(
             [*self.writing, *self._orphaned_writes]
