@@ -77,7 +77,7 @@ class KeyCheck:
             raise ArgumentError(f"keys must be distinct, got {key!r} {times} times")
 
     def _end_alike(self, keys: Sequence[OffloadKey]) -> bool:
-        """Whether all are keys of one length, without a loop in Python: laid end to end, they end at equal distances."""
+        """Whether all are keys of one length, without a Python loop: laid end to end, they end at equal distances."""
         if set(map(type, keys)) != _BYTES or self._only_suffix is None or len(lengths := set(map(len, keys))) != 1:
             return False
         length, count, joined = lengths.pop(), len(keys), b"".join(keys)

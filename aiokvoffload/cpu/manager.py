@@ -97,11 +97,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def lookup_prefix(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
         """Number of leading keys that are readable or being written; changes nothing that anybody else sees."""
-        keys = as_sequence(keys)
-        slots = self._cache.find_leading(keys)
-        if slots and (uses := self._requests.get(ctx.req_id)) is not None:
-            uses.looked_up(keys, slots, self._cache.removals)
-        return len(slots)
+        return self._cache.count_leading(as_sequence(keys), self._requests.get(ctx.req_id))
 
     def absent(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> Sequence[OffloadKey]:
         """The distinct keys that have no slot."""
@@ -117,12 +113,11 @@ class CPUOffloadingManager(OffloadingManager):
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
         uses = self._uses_of(ctx)  # before anything is pinned, since it may refuse
-        readable, slots, record = self._cache.pin_leading(keys, uses.slots_of(keys, self._cache.removals))
-        self._cache.use_found(readable, slots, uses)
-        self._counts.loaded += len(readable)
-        self._counts.missed += len(keys) - len(readable)
-        token = self._loads.issue(record if readable else None)
-        return PrepareLoadOutput(token, readable, CPULoadStoreSpec.of(slots))
+        held = self._cache.use_pinning(keys, uses)
+        self._counts.loaded += len(held.keys)
+        self._counts.missed += len(keys) - len(held.keys)
+        token = self._loads.issue(held if held.keys else None)
+        return PrepareLoadOutput(token, held.keys, CPULoadStoreSpec.of(held.slots))
 
     def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Release a load's pins; failed keys are a MISS at once, their slots free after the last reader."""
@@ -160,7 +155,7 @@ class CPUOffloadingManager(OffloadingManager):
         if reservation is None:
             self._counts.refused += len(wanted)
             return None
-        self._counts.refused += len(wanted) - len(reservation[0][0])
+        self._counts.refused += len(wanted) - len(reservation[0].keys)
         return self._reserved(reservation)
 
     def prepare_promotion(
@@ -190,14 +185,15 @@ class CPUOffloadingManager(OffloadingManager):
         record = self._stores.peek(token)
         if record is None or token < self._stores.epoch_start or token in self._quarantined:
             return
-        self._counts.failed_stores += len(self._cache.keys_of(record))
+        self._counts.failed_stores += len(record.keys)
         self._cache.quarantine_write(record)
         self._quarantined.add(token)
 
     def pin(self, keys: Sequence[OffloadKey]) -> PrepareLoadOutput:
         """`prepare_load` for a lower tier that reads the leading keys: no use is counted. Ends by `complete_load`."""
-        readable, slots, record = self._cache.pin_leading(as_sequence(keys))
-        return PrepareLoadOutput(self._loads.issue(record if readable else None), readable, CPULoadStoreSpec.of(slots))
+        held = self._cache.pin_leading(as_sequence(keys))
+        token = self._loads.issue(held if held.keys else None)
+        return PrepareLoadOutput(token, held.keys, CPULoadStoreSpec.of(held.slots))
 
     def first_to_leave(self, count: int) -> Sequence[OffloadKey]:
         """The readable keys among the `count` of each pool that come first in the order of leaving; none leaves."""
@@ -211,11 +207,11 @@ class CPUOffloadingManager(OffloadingManager):
         return PrepareStoreOutput(self._stores.issue(None), (), CPULoadStoreSpec.of(()), ())
 
     def _reserved(self, reservation: Reservation) -> PrepareStoreOutput:
-        (to_store, slots, record), evicted = reservation
+        held, evicted = reservation
         if evicted:
             self._counts.evicted += len(evicted)
             self._events.removed(evicted[::-1], RemovalReason.EVICTED)
-        return PrepareStoreOutput(self._stores.issue(record), to_store, CPULoadStoreSpec.of(slots), evicted)
+        return PrepareStoreOutput(self._stores.issue(held), held.keys, CPULoadStoreSpec.of(held.slots), evicted)
 
     def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Make a store's keys readable, but for the failed ones."""
@@ -318,7 +314,7 @@ class CPUOffloadingManager(OffloadingManager):
             failed = set(failed_keys)
         except TypeError:
             raise ArgumentError(f"failed_keys must be keys of this transfer, got {failed_keys!r}") from None
-        if failed and (foreign := failed.difference(self._cache.keys_of(record))):
+        if failed and (foreign := failed.difference(record.keys)):
             raise ArgumentError(f"failed_keys must be keys of this transfer, got {next(iter(foreign))!r}")
         return failed
 
