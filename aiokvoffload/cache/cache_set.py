@@ -112,7 +112,7 @@ class CacheSet(TierCache[HeldInParts]):
             self._check.refuse(keys)
             raise
         self._check.require_keys(absent)
-        self._check.require_distinct(absent, set(absent))
+        self._check.require_distinct(absent)
         return absent if len(absent) < len(keys) else keys
 
     def use(self, keys: Sequence[OffloadKey], uses: RequestUses) -> None:

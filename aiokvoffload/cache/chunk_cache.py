@@ -61,10 +61,7 @@ class ChunkCache:
 
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys that have no slot, in the order given."""
-        index = self.pool.index
-        if index.has_none_of(keys):
-            return keys
-        return [key for key, slot in zip(keys, index.find(keys), strict=True) if slot is None]
+        return self.pool.index.absent(keys)
 
     def access(self, keys: Sequence[OffloadKey], chain_number: int) -> None:
         """Count a use of each of these distinct keys, as the continuation of a chain."""

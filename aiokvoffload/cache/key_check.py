@@ -1,7 +1,7 @@
 """Whether what a caller gives are keys of the tier's groups. Knows the form of keys, and nothing of who has them."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from aiokvoffload.base import OffloadKey
@@ -70,9 +70,9 @@ class KeyCheck:
             group_idx = int.from_bytes(key[GROUP_SUFFIX], "big")
             raise ArgumentError(f"{name} is of group {group_idx}, there are {self._num_groups} groups")
 
-    def require_distinct(self, keys: Sequence[OffloadKey], distinct: Collection[OffloadKey]) -> None:
-        """Check that no key stands in `keys` twice, given a set of them."""
-        if len(distinct) < len(keys):
+    def require_distinct(self, keys: Sequence[OffloadKey]) -> None:
+        """Check that no key stands in `keys` twice."""
+        if len(set(keys)) < len(keys):
             key, times = Counter(keys).most_common(1)[0]
             raise ArgumentError(f"keys must be distinct, got {key!r} {times} times")
 

@@ -51,8 +51,8 @@ class SlotIndex(ABC):
         return slots
 
     @abstractmethod
-    def has_none_of(self, keys: Collection[OffloadKey]) -> bool:
-        """Whether no key has a slot."""
+    def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+        """The keys that have no slot, in the order given; `keys` itself if that is all of them."""
 
     @abstractmethod
     def put(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
@@ -103,8 +103,9 @@ class _FlatIndex(SlotIndex):
     def find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
         return list(iter(map(self._slots.get, keys).__next__, None))
 
-    def has_none_of(self, keys: Collection[OffloadKey]) -> bool:
-        return self._slots.keys().isdisjoint(keys)
+    def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
+        slots = self._slots
+        return keys if slots.keys().isdisjoint(keys) else [key for key in keys if key not in slots]
 
     def put(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
         self._slots.update(zip(keys, slots, strict=True))
@@ -147,9 +148,10 @@ class _ShardedIndex(SlotIndex):
         shards = self._shards
         return [shards[key[_SHARD_BYTE]].get(key) for key in keys]
 
-    def has_none_of(self, keys: Collection[OffloadKey]) -> bool:
+    def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         shards = self._shards
-        return True not in [key in shards[key[_SHARD_BYTE]] for key in keys]
+        absent = [key for key in keys if key not in shards[key[_SHARD_BYTE]]]
+        return absent if len(absent) < len(keys) else keys
 
     def put(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
         shards = self._shards

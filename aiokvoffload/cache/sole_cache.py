@@ -71,23 +71,24 @@ class SoleCache(ChunkCache, TierCache[Held]):
     def use_sifting(self, keys: Sequence[OffloadKey], uses: RequestUses) -> Sequence[OffloadKey]:
         """The same; returns the keys that have no slot, in the order given."""
         absent, once = self._sift(keys)
-        new = uses.count_once(keys, once)
-        if absent is keys:
-            self.access_absent(new, uses.chain_number)
-        else:
+        new = uses.count_use(keys, once)
+        if absent is not keys:
             self.access(new, uses.chain_number)
+        elif new:
+            self._policy.access((), (), new, uses.chain_number)
         return absent
 
     def _sift(self, keys: Sequence[OffloadKey]) -> tuple[Sequence[OffloadKey], dict[OffloadKey, None]]:
         """The keys that have no slot, in the order given, and all keys once."""
         try:
             once = dict.fromkeys(keys)
-            absent = ChunkCache.absent(self, keys)
+            absent = self.pool.index.absent(keys)
         except (IndexError, TypeError):
             self._check.refuse(keys)
             raise
         self._check.require_keys(absent)
-        self._check.require_distinct(absent, once if absent is keys else set(absent))
+        if len(once) < len(keys):  # else there is nothing to ask
+            self._check.require_distinct(absent)
         return absent, once
 
     def pin_leading(self, keys: Sequence[OffloadKey]) -> Held:

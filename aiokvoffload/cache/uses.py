@@ -34,13 +34,14 @@ class RequestUses:
         self._removals = -1
         self.chain_number = chain_number
 
-    def count_use(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
-        """Note a use; returns the keys that this request had not used before."""
-        return self.count_once(keys, dict.fromkeys(keys))
+    def count_use(self, keys: Sequence[OffloadKey], once: dict[OffloadKey, None] | None = None) -> Sequence[OffloadKey]:
+        """Note a use; returns the keys that this request had not used before.
 
-    def count_once(self, keys: Sequence[OffloadKey], once: dict[OffloadKey, None]) -> Sequence[OffloadKey]:
-        """The same for a caller who has made `once` of the keys, which is taken over."""
-        used = self.used
+        Args:
+            keys: in chain order.
+            once: each of them once, if the caller has made that; it is taken over.
+        """
+        used, once = self.used, dict.fromkeys(keys) if once is None else once
         if not used.keys().isdisjoint(once.keys()):
             once = {key: None for key in once if key not in used}
         new = keys if len(once) == len(keys) else list(once)
