@@ -51,7 +51,7 @@ def cut_tail(chain: Chain, count: int, keys: list[OffloadKey], slots: list[int])
         slots += run_slots[stop:end][::-1]
         keys += run_keys[stop:end][::-1]
         if stop > begin:
-            return (*chain[: left - 1], *_piece(run, begin, stop))
+            return (*chain[: left - 1], _piece(run, begin, stop))
         count -= end - begin
         left -= 1
     return chain[:left]
@@ -68,12 +68,9 @@ def without(chain: Chain, slots: tuple[int, ...], first: int) -> tuple[Chain, in
         at = begin if run_slots[begin] == slots[first] else find(run, slots[first])
         if at < end:
             stop = at + count_same(run_slots[at:end], slots[first : first + end - at])
-            return (
-                *chain[:index],
-                *_piece(run, begin, at),
-                *_piece(run, stop, end),
-                *chain[index + 1 :],
-            ), first + stop - at
+            head = (_piece(run, begin, at),) if begin < at else ()
+            tail = (_piece(run, stop, end),) if stop < end else ()
+            return (*chain[:index], *head, *tail, *chain[index + 1 :]), first + stop - at
     raise InternalError(f"slot {slots[first]} is taken out of a chain that it is not in")
 
 
@@ -101,11 +98,9 @@ def find(run: Run, slot: int) -> int:
         return end
 
 
-def _piece(run: Run, begin: int, end: int) -> Chain:
+def _piece(run: Run, begin: int, end: int) -> Run:
     """That part of a run; what is not in it is let go of once it is more than half of what is remembered."""
-    if begin == end:
-        return ()
     slots, keys, _, _, stamp = run
     if 2 * (end - begin) < len(slots):
-        return ((slots[begin:end], keys[begin:end], 0, end - begin, stamp),)
-    return ((slots, keys, begin, end, stamp),)
+        return slots[begin:end], keys[begin:end], 0, end - begin, stamp
+    return slots, keys, begin, end, stamp
