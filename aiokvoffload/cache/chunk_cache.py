@@ -38,7 +38,7 @@ class ChunkCache:
             return LookupResult.MISS
         return LookupResult.HIT_PENDING if slot in self.pool.writing else LookupResult.HIT
 
-    def leading_slots(self, keys: Sequence[OffloadKey]) -> list[int]:
+    def leading_slots(self, keys: Sequence[OffloadKey]) -> tuple[int, ...]:
         """The slots of the leading keys that have one: of a long chain, run by run as the policy remembers it.
 
         To compare a run takes a fifth of the time of looking up its keys, which lie all over the index.
@@ -57,7 +57,7 @@ class ChunkCache:
                 slots += found
                 if len(found) < len(some):
                     break
-        return slots
+        return tuple(slots)
 
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """The keys that have no slot, in the order given."""

@@ -172,7 +172,7 @@ class ChunkPool:
     def pin_found(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> Held:
         """The same for the leading of `keys` whose slots, as they are now, the caller has found."""
         if self.writing and not self.writing.isdisjoint(slots):
-            slots = list(takewhile(lambda slot: slot not in self.writing, slots))
+            slots = tuple(takewhile(lambda slot: slot not in self.writing, slots))
         self._readers.add(slots)
         return Held(slots, keys if len(slots) == len(keys) else keys[: len(slots)])
 

@@ -35,9 +35,12 @@ class SlotIndex(ABC):
     def find(self, keys: Sequence[OffloadKey]) -> list[int | None]:
         """The slot of each key."""
 
-    def find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
-        """The slots of the leading keys that have one."""
-        slots: list[int] = []
+    def find_leading(self, keys: Sequence[OffloadKey]) -> tuple[int, ...]:
+        """The slots of the leading keys that have one.
+
+        A tuple, since the garbage collector does not go through one of numbers again and again.
+        """
+        slots: tuple[int, ...] = ()
         if len(keys) == 0 or self.get(keys[0]) is None:
             return slots
         begin, look = 0, _FIRST_LOOK
@@ -45,8 +48,8 @@ class SlotIndex(ABC):
             # As many more as were found: finding many in one go is quicker than to look at each whether it is the last.
             found = self.find(keys[begin : begin + look])
             if None in found:
-                return slots + cast("list[int]", found[: found.index(None)])
-            slots += cast("list[int]", found)
+                return (*slots, *cast("list[int]", found[: found.index(None)]))
+            slots = (*slots, *cast("list[int]", found))
             begin, look = begin + look, begin + look
         return slots
 
@@ -100,8 +103,8 @@ class _FlatIndex(SlotIndex):
     def find(self, keys: Sequence[OffloadKey]) -> list[int | None]:
         return list(map(self._slots.get, keys))
 
-    def find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
-        return list(iter(map(self._slots.get, keys).__next__, None))
+    def find_leading(self, keys: Sequence[OffloadKey]) -> tuple[int, ...]:
+        return tuple(iter(map(self._slots.get, keys).__next__, None))
 
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         slots = self._slots

@@ -42,7 +42,7 @@ class SoleCache(ChunkCache, TierCache[Held]):
             uses.looked_up(keys, slots, self.pool.removals)
         return len(slots)
 
-    def find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
+    def find_leading(self, keys: Sequence[OffloadKey]) -> tuple[int, ...]:
         """The slots of the leading keys that are readable or being written."""
         try:
             slots = self.leading_slots(keys)

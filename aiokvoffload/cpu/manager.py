@@ -112,7 +112,7 @@ class CPUOffloadingManager(OffloadingManager):
         keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
-        uses = self._uses_of(ctx)  # before anything is pinned, since it may refuse
+        uses = self._requests.get(ctx.req_id) or self._new_uses()  # before anything is pinned, since it may refuse
         held = self._cache.use_pinning(keys, uses)
         self._counts.loaded += len(held.keys)
         self._counts.missed += len(keys) - len(held.keys)
@@ -146,7 +146,7 @@ class CPUOffloadingManager(OffloadingManager):
         keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
-        uses = self._uses_of(ctx)
+        uses = self._requests.get(ctx.req_id) or self._new_uses()
         absent = self._cache.use_sifting(keys, uses)
         wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
         if not wanted:
@@ -170,7 +170,7 @@ class CPUOffloadingManager(OffloadingManager):
                 be longer than this tier, and what a load has copied is needed here no more.
         """
         keys = as_sequence(keys)
-        uses = self._uses_of(ctx)
+        uses = self._requests.get(ctx.req_id) or self._new_uses()
         absent = self._cache.use_sifting(keys, uses)
         if not absent:
             return self._nothing_to_store()
@@ -235,7 +235,7 @@ class CPUOffloadingManager(OffloadingManager):
         """Count a use of the keys by this request; some 200 µs for 512 keys, so a long chain is touched in runs."""
         keys = as_sequence(keys)
         self._key_check.require_keys(keys)
-        self._cache.use(keys, self._uses_of(ctx))
+        self._cache.use(keys, self._requests.get(ctx.req_id) or self._new_uses())
 
     def on_new_request(self, ctx: ReqContext) -> None:
         """Begin a request.
@@ -245,7 +245,7 @@ class CPUOffloadingManager(OffloadingManager):
         """
         if ctx.req_id in self._requests:
             raise ArgumentError(f"req_id {ctx.req_id!r} is that of a request that is not finished")
-        self._requests[ctx.req_id] = RequestUses(next(self._chain_numbers))
+        self._requests[ctx.req_id] = self._new_uses()
 
     def on_request_finished(self, ctx: ReqContext) -> None:
         """End a request, if it was begun. Completions of what it prepared may still follow."""
@@ -299,9 +299,9 @@ class CPUOffloadingManager(OffloadingManager):
             f"{len(self._stores)} stores)"
         )
 
-    def _uses_of(self, ctx: ReqContext) -> RequestUses:
-        """What this request has used so far; one that was not begun uses once and is gone."""
-        return self._requests.get(ctx.req_id) or RequestUses(next(self._chain_numbers))
+    def _new_uses(self) -> RequestUses:
+        """Of a request that begins, or of one that does not, and so uses once and is gone."""
+        return RequestUses(next(self._chain_numbers))
 
     def _part_of(
         self, book: TokenBook[Record], token: int, failed_keys: Collection[OffloadKey]
