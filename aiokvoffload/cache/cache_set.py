@@ -172,7 +172,7 @@ class CacheSet(TierCache[HeldInParts]):
                 evicted += gone
         if not parts:
             return None
-        slot_by_key = {key: slot for _, held in parts for slot, key in zip(*held, strict=True)}
+        slot_by_key = {key: slot for _, held in parts for slot, key in zip(held.slots, held.keys, strict=True)}
         keys = [key for key in offered if key in slot_by_key]
         return HeldInParts([slot_by_key[key] for key in keys], keys, parts), evicted
 

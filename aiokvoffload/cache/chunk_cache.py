@@ -115,9 +115,9 @@ class ChunkCache:
         if admission is None:
             return None
         accepted, victims, slots = admission
-        if not 0 < accepted <= len(chain):
-            raise InternalError(f"{self._policy!r} admitted {accepted} of {len(chain)} keys")
-        if accepted < len(chain):
+        if accepted != len(chain):
+            if not 0 < accepted < len(chain):
+                raise InternalError(f"{self._policy!r} admitted {accepted} of {len(chain)} keys")
             is_chain = layout is chain
             chain = chain[:accepted]
             layout = chain if is_chain else list(filter(set(chain).__contains__, layout))

@@ -36,7 +36,7 @@ class RequestUses:
             once: each of them once, if the caller has made that; it is taken over.
         """
         used, once = self.used, dict.fromkeys(keys) if once is None else once
-        if not used.keys().isdisjoint(once.keys()):
+        if used and not used.keys().isdisjoint(once.keys()):
             once = {key: None for key in once if key not in used}
         new = keys if len(once) == len(keys) else list(once)
         if len(once) < len(used):

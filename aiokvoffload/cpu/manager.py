@@ -36,6 +36,8 @@ from aiokvoffload.errors import ArgumentError, ConfigError
 _SHED_PER_CALL, _SHED_PER_KEY = 128, 4
 """Entries of dropped containers that are freed in passing: more than the same call can add to living ones."""
 
+_EVICTED = RemovalReason.EVICTED  # named here, since looking up a member of an enumeration takes as long as a call
+
 _NONE_FAILED: Collection[OffloadKey] = ()
 """The one empty tuple that there is; whoever gives another collection has it looked through."""
 
@@ -114,9 +116,10 @@ class CPUOffloadingManager(OffloadingManager):
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
         uses = self._requests.get(ctx.req_id) or self._new_uses()  # before anything is pinned, since it may refuse
         held = self._cache.use_pinning(keys, uses)
-        self._counts.loaded += len(held.keys)
-        self._counts.missed += len(keys) - len(held.keys)
-        token = self._loads.issue(held if held.keys else None)
+        served = len(held.keys)
+        self._counts.loaded += served
+        self._counts.missed += len(keys) - served
+        token = self._loads.issue(held if served else None)
         return PrepareLoadOutput(token, held.keys, CPULoadStoreSpec.of(held.slots))
 
     def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
@@ -210,7 +213,7 @@ class CPUOffloadingManager(OffloadingManager):
         held, evicted = reservation
         if evicted:
             self._counts.evicted += len(evicted)
-            self._events.removed(evicted[::-1], RemovalReason.EVICTED)
+            self._events.removed(evicted[::-1], _EVICTED)
         return PrepareStoreOutput(self._stores.issue(held), held.keys, CPULoadStoreSpec.of(held.slots), evicted)
 
     def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
@@ -227,7 +230,8 @@ class CPUOffloadingManager(OffloadingManager):
         else:
             stored = self._cache.complete_write(record, failed)
             self._counts.stored += len(stored)
-            self._counts.failed_stores += len(failed)
+            if failed:
+                self._counts.failed_stores += len(failed)
             self._events.stored(stored)
         return is_current
 

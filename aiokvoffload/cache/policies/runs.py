@@ -45,24 +45,20 @@ def cut_tail(chain: Chain, count: int, keys: list[OffloadKey], slots: list[int])
     """The same, behind what is in `keys` and `slots` already; returns the chain without them."""
     left = len(chain)
     while left and count > 0:
-        run = chain[left - 1]
+        left -= 1
+        run = chain[left]
         run_slots, run_keys, begin, end, _ = run
-        stop = end - count if end - begin > count else begin
+        stop = max(begin, end - count)
         slots += run_slots[stop:end][::-1]
         keys += run_keys[stop:end][::-1]
         if stop > begin:
-            return (*chain[: left - 1], _piece(run, begin, stop))
+            return (*chain[:left], _piece(run, begin, stop))
         count -= end - begin
-        left -= 1
     return chain[:left]
 
 
 def without(chain: Chain, slots: tuple[int, ...], first: int) -> tuple[Chain, int]:
     """The chain without `slots[first]`, which is here, and as many that follow in both; and where that ends."""
-    if first == 0 and len(chain) == 1:
-        run_slots, _, begin, end, _ = chain[0]
-        if begin == 0 and end == len(slots) and run_slots == slots:
-            return (), end  # all of it, as most often
     for index, run in enumerate(chain):
         run_slots, _, begin, end, _ = run
         at = begin if run_slots[begin] == slots[first] else find(run, slots[first])
