@@ -23,7 +23,7 @@ from aiokvoffload.errors import ArgumentError, InternalError
 class Held:
     """The slots that one transfer touches, and the key that each had when the transfer was prepared.
 
-    Not to be changed, and still neither frozen nor a tuple: to make either takes twice as long, and each call makes one.
+    Not to be changed; yet neither frozen nor a tuple: to make either takes twice as long, and every call makes one.
     """
 
     slots: Sequence[int]

@@ -16,6 +16,8 @@ CPU_TIER = "cpu"
 PAGE_BYTES = 4096
 """Slots begin on pages: direct I/O of a lower tier needs it, and it costs nothing at real chunk sizes."""
 
+_CHUNK_ID = np.dtype(np.int64)  # made once, since numpy takes as long to find it as to fill a short array
+
 
 class CPULoadStoreSpec(LoadStoreSpec):
     """Slots of the CPU tier, one per chunk, groups in order.
@@ -39,7 +41,7 @@ class CPULoadStoreSpec(LoadStoreSpec):
         Checking them again would cost as much as the other bookkeeping of a short chain.
         """
         spec = cls.__new__(cls)
-        spec.chunk_ids = np.fromiter(slots, np.int64, len(slots))
+        spec.chunk_ids = np.fromiter(slots, _CHUNK_ID, len(slots))
         return spec
 
     def __repr__(self) -> str:

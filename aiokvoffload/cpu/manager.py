@@ -114,7 +114,7 @@ class CPUOffloadingManager(OffloadingManager):
         keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
-        uses = self._requests.get(ctx.req_id) or self._new_uses()  # before anything is pinned, since it may refuse
+        uses = self._requests.get(ctx.req_id) or self._passing_uses()  # before anything is pinned, since it may refuse
         held = self._cache.use_pinning(keys, uses)
         served = len(held.keys)
         self._counts.loaded += served
@@ -149,7 +149,7 @@ class CPUOffloadingManager(OffloadingManager):
         keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
-        uses = self._requests.get(ctx.req_id) or self._new_uses()
+        uses = self._requests.get(ctx.req_id) or self._passing_uses()
         absent = self._cache.use_sifting(keys, uses)
         wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
         if not wanted:
@@ -173,7 +173,7 @@ class CPUOffloadingManager(OffloadingManager):
                 be longer than this tier, and what a load has copied is needed here no more.
         """
         keys = as_sequence(keys)
-        uses = self._requests.get(ctx.req_id) or self._new_uses()
+        uses = self._requests.get(ctx.req_id) or self._passing_uses()
         absent = self._cache.use_sifting(keys, uses)
         if not absent:
             return self._nothing_to_store()
@@ -239,7 +239,7 @@ class CPUOffloadingManager(OffloadingManager):
         """Count a use of the keys by this request; some 200 µs for 512 keys, so a long chain is touched in runs."""
         keys = as_sequence(keys)
         self._key_check.require_keys(keys)
-        self._cache.use(keys, self._requests.get(ctx.req_id) or self._new_uses())
+        self._cache.use(keys, self._requests.get(ctx.req_id) or self._passing_uses())
 
     def on_new_request(self, ctx: ReqContext) -> None:
         """Begin a request.
@@ -249,7 +249,7 @@ class CPUOffloadingManager(OffloadingManager):
         """
         if ctx.req_id in self._requests:
             raise ArgumentError(f"req_id {ctx.req_id!r} is that of a request that is not finished")
-        self._requests[ctx.req_id] = self._new_uses()
+        self._requests[ctx.req_id] = RequestUses(next(self._chain_numbers))
 
     def on_request_finished(self, ctx: ReqContext) -> None:
         """End a request, if it was begun. Completions of what it prepared may still follow."""
@@ -303,8 +303,8 @@ class CPUOffloadingManager(OffloadingManager):
             f"{len(self._stores)} stores)"
         )
 
-    def _new_uses(self) -> RequestUses:
-        """Of a request that begins, or of one that does not, and so uses once and is gone."""
+    def _passing_uses(self) -> RequestUses:
+        """Those of a request that was not begun, which uses once and is gone."""
         return RequestUses(next(self._chain_numbers))
 
     def _part_of(
