@@ -22,6 +22,8 @@ def as_sequence(values: Iterable[_Value], name: str = "keys") -> Sequence[_Value
     Raises:
         ArgumentError: they are not several values, or have no order: a chain of them would be any chain.
     """
+    if type(values) is tuple:  # as most often
+        return values
     if isinstance(values, _UNORDERED):
         raise ArgumentError(f"{name} must be a sequence, in order, got a {type(values).__name__}")
     try:

@@ -111,7 +111,10 @@ class _FlatIndex(SlotIndex):
         return keys if slots.keys().isdisjoint(keys) else [key for key in keys if key not in slots]
 
     def put(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
-        self._slots.update(zip(keys, slots, strict=True))
+        index = self._slots
+        # Saying `strict` takes longer than what there is to do for a few keys.
+        for key, slot in zip(keys, slots):  # noqa: B905
+            index[key] = slot
 
     def remove(self, keys: Collection[OffloadKey]) -> list[int | None]:
         return list(map(self._slots.pop, keys, repeat(None)))

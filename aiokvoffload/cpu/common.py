@@ -34,18 +34,20 @@ class CPULoadStoreSpec(LoadStoreSpec):
     def __init__(self, chunk_ids: npt.ArrayLike) -> None:
         self.chunk_ids = as_ids("chunk_ids", chunk_ids)
 
-    @classmethod
-    def of(cls, slots: Collection[int]) -> "CPULoadStoreSpec":
-        """A spec of slots that are known to be right, since they come from the pool.
-
-        Checking them again would cost as much as the other bookkeeping of a short chain.
-        """
-        spec = cls.__new__(cls)
-        spec.chunk_ids = np.fromiter(slots, _CHUNK_ID, len(slots))
-        return spec
-
     def __repr__(self) -> str:
         return f"CPULoadStoreSpec({len(self.chunk_ids)} chunks)"
+
+
+class KnownSlots(CPULoadStoreSpec):
+    """Slots that are known to be right, since they come from the pool.
+
+    Checking them again would cost as much as the other bookkeeping of a short chain.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, slots: Collection[int]) -> None:
+        self.chunk_ids = np.fromiter(slots, _CHUNK_ID, len(slots))
 
 
 @dataclass(frozen=True, slots=True)

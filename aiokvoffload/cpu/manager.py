@@ -30,7 +30,7 @@ from aiokvoffload.cache.tier_cache import Record, Reservation
 from aiokvoffload.cache.tokens import TokenBook
 from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.config import GroupConfig
-from aiokvoffload.cpu.common import CPU_MEDIUM, CPU_TIER, CPULoadStoreSpec, PoolShape
+from aiokvoffload.cpu.common import CPU_MEDIUM, CPU_TIER, KnownSlots, PoolShape
 from aiokvoffload.errors import ArgumentError, ConfigError
 
 _SHED_PER_CALL, _SHED_PER_KEY = 128, 4
@@ -120,7 +120,7 @@ class CPUOffloadingManager(OffloadingManager):
         self._counts.loaded += served
         self._counts.missed += len(keys) - served
         token = self._loads.issue(held if served else None)
-        return PrepareLoadOutput(token, held.keys, CPULoadStoreSpec.of(held.slots))
+        return PrepareLoadOutput(token, held.keys, KnownSlots(held.slots))
 
     def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Release a load's pins; failed keys are a MISS at once, their slots free after the last reader."""
@@ -196,7 +196,7 @@ class CPUOffloadingManager(OffloadingManager):
         """`prepare_load` for a lower tier that reads the leading keys: no use is counted. Ends by `complete_load`."""
         held = self._cache.pin_leading(as_sequence(keys))
         token = self._loads.issue(held if held.keys else None)
-        return PrepareLoadOutput(token, held.keys, CPULoadStoreSpec.of(held.slots))
+        return PrepareLoadOutput(token, held.keys, KnownSlots(held.slots))
 
     def first_to_leave(self, count: int) -> Sequence[OffloadKey]:
         """The readable keys among the `count` of each pool that come first in the order of leaving; none leaves."""
@@ -207,14 +207,14 @@ class CPUOffloadingManager(OffloadingManager):
         return self._cache.statistics()[self._pool_of_group[group_idx]]
 
     def _nothing_to_store(self) -> PrepareStoreOutput:
-        return PrepareStoreOutput(self._stores.issue(None), (), CPULoadStoreSpec.of(()), ())
+        return PrepareStoreOutput(self._stores.issue(None), (), KnownSlots(()), ())
 
     def _reserved(self, reservation: Reservation) -> PrepareStoreOutput:
         held, evicted = reservation
         if evicted:
             self._counts.evicted += len(evicted)
             self._events.removed(evicted[::-1], _EVICTED)
-        return PrepareStoreOutput(self._stores.issue(held), held.keys, CPULoadStoreSpec.of(held.slots), evicted)
+        return PrepareStoreOutput(self._stores.issue(held), held.keys, KnownSlots(held.slots), evicted)
 
     def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Make a store's keys readable, but for the failed ones."""

@@ -13,7 +13,7 @@ from aiokvoffload.errors import InternalError
 Victims = tuple[list[OffloadKey], list[int]]
 """Keys that leave, the first to go first, and the slot of each."""
 
-Run = tuple[Sequence[int], Sequence[OffloadKey], int, int, int]
+Run = tuple[tuple[int, ...], tuple[OffloadKey, ...], int, int, int]
 """Slots and their keys, head first; the first of them that is still here and the one after the last; a stamp."""
 
 Chain = tuple[Run, ...]
@@ -30,7 +30,7 @@ def extended(chain: Chain, slots: Sequence[int], keys: Sequence[OffloadKey], sta
         last_slots, last_keys, begin, end, last_stamp = chain[-1]
         if last_stamp != stamp or end - begin > len(slots) or end - begin + len(slots) > _FEW:
             break
-        slots, keys, chain = (*last_slots[begin:end], *slots), (*last_keys[begin:end], *keys), chain[:-1]
+        slots, keys, chain = last_slots[begin:end] + slots, last_keys[begin:end] + keys, chain[:-1]
     return (*chain, (slots, keys, 0, len(slots), stamp))
 
 
@@ -48,9 +48,11 @@ def cut_tail(chain: Chain, count: int, keys: list[OffloadKey], slots: list[int])
         left -= 1
         run = chain[left]
         run_slots, run_keys, begin, end, _ = run
-        stop = max(begin, end - count)
-        slots += run_slots[stop:end][::-1]
-        keys += run_keys[stop:end][::-1]
+        stop = end - count if end - begin > count else begin
+        # Counted from behind, since a slice down to the first cannot name the place before it.
+        last, before = end - len(run_slots) - 1, stop - len(run_slots) - 1
+        slots += run_slots[last:before:-1]
+        keys += run_keys[last:before:-1]
         if stop > begin:
             return (*chain[:left], _piece(run, begin, stop))
         count -= end - begin
