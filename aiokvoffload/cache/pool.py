@@ -313,7 +313,11 @@ class ChunkPool:
 
     def _forget(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
         self.removals += 1
-        if self.index.remove(keys) != slots:
+        try:
+            were_theirs = self.index.remove(keys) == slots
+        except KeyError:
+            were_theirs = False
+        if not were_theirs:
             raise InternalError(f"a key is evicted or dropped that has another slot or none: {self!r}")
 
     def _allocate(self, count: int, freed: Sequence[int]) -> list[int]:

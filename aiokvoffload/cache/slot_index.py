@@ -7,7 +7,6 @@ rebuilds come one at a time (I10); a small one is a single one, since finding th
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from itertools import repeat
 from typing import cast
 
 from aiokvoffload.base import OffloadKey
@@ -62,8 +61,12 @@ class SlotIndex(ABC):
         """Give each key its slot."""
 
     @abstractmethod
-    def remove(self, keys: Collection[OffloadKey]) -> list[int | None]:
-        """Take their slots from keys; returns them, with `None` for a key that had none."""
+    def remove(self, keys: Collection[OffloadKey]) -> list[int]:
+        """Take their slots from keys; returns them.
+
+        Raises:
+            KeyError: one has none; those before it have lost theirs.
+        """
 
     @abstractmethod
     def items(self) -> Iterator[tuple[OffloadKey, int]]:
@@ -104,7 +107,14 @@ class _FlatIndex(SlotIndex):
         return list(map(self._slots.get, keys))
 
     def find_leading(self, keys: Sequence[OffloadKey]) -> tuple[int, ...]:
-        return tuple(iter(map(self._slots.get, keys).__next__, None))
+        # A plain loop, which takes two thirds of the time of what would call nothing but C.
+        slot_of, slots = self._slots.get, []
+        for key in keys:
+            slot = slot_of(key)
+            if slot is None:
+                break
+            slots.append(slot)
+        return tuple(slots)
 
     def absent(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         slots = self._slots
@@ -116,8 +126,8 @@ class _FlatIndex(SlotIndex):
         for key, slot in zip(keys, slots):  # noqa: B905
             index[key] = slot
 
-    def remove(self, keys: Collection[OffloadKey]) -> list[int | None]:
-        return list(map(self._slots.pop, keys, repeat(None)))
+    def remove(self, keys: Collection[OffloadKey]) -> list[int]:
+        return list(map(self._slots.pop, keys))
 
     def items(self) -> Iterator[tuple[OffloadKey, int]]:
         return iter(self._slots.items())
@@ -164,9 +174,9 @@ class _ShardedIndex(SlotIndex):
         for key, slot in zip(keys, slots, strict=True):
             shards[key[_SHARD_BYTE]][key] = slot
 
-    def remove(self, keys: Collection[OffloadKey]) -> list[int | None]:
+    def remove(self, keys: Collection[OffloadKey]) -> list[int]:
         shards = self._shards
-        return [shards[key[_SHARD_BYTE]].pop(key, None) for key in keys]
+        return [shards[key[_SHARD_BYTE]].pop(key) for key in keys]
 
     def items(self) -> Iterator[tuple[OffloadKey, int]]:
         for shard in self._shards:
