@@ -101,7 +101,7 @@ class ChunkPool:
     @property
     def pinned_count(self) -> int:
         """Slots whose keys are readable and being read."""
-        return len(self._readers) - len(self._orphaned_reads)
+        return len(self._readers.counts) - len(self._orphaned_reads)
 
     @property
     def evictable_count(self) -> int:
@@ -120,7 +120,7 @@ class ChunkPool:
 
     def are_free(self, slots: Collection[int]) -> bool:
         """Whether no transfer holds any of these slots."""
-        writing, readers = self.writing, self._readers
+        writing, readers = self.writing, self._readers.counts
         return (not writing or writing.isdisjoint(slots)) and (not readers or readers.keys().isdisjoint(slots))
 
     def reserve(self, keys: Sequence[OffloadKey]) -> Held:
@@ -198,7 +198,7 @@ class ChunkPool:
             InternalError: a key has another slot or none.
         """
         self._forget(keys, slots)
-        written, read = self.writing.intersection(slots), self._readers.keys() & slots
+        written, read = self.writing.intersection(slots), self._readers.counts.keys() & slots
         self.writing -= written
         self._orphaned_writes |= written
         self._orphaned_reads |= read
@@ -261,7 +261,7 @@ class ChunkPool:
         Returns:
             The dictionaries of the old index, for the caller to let go of little by little.
         """
-        self._orphaned_reads = set(self._readers)
+        self._orphaned_reads = set(self._readers.counts)
         self._orphaned_writes |= self.writing
         self.free = FreeRuns(self._ready, chain(self._orphaned_reads, self._orphaned_writes, self.held_back))
         self.writing = set()
@@ -291,14 +291,14 @@ class ChunkPool:
         orphaned = [*self._orphaned_reads, *self._orphaned_writes, *self.held_back]
         if sorted([*self.free, *slot_by_key.values(), *orphaned]) != list(range(self._ready)):
             raise InternalError(f"free, resident and quarantined slots are not each slot once: {self!r}")
-        if Counter(chain.from_iterable(held.slots for held in reads)) != self._readers:
+        if Counter(chain.from_iterable(held.slots for held in reads)) != self._readers.counts:
             raise InternalError(f"slots are read by others than the loads under way: {self!r}")
         if Counter(chain.from_iterable(held.slots for held in writes)) != Counter(
             [*self.writing, *self._orphaned_writes]
         ):
             raise InternalError(f"slots are written by others than the stores under way: {self!r}")
-        pinned = set(self._readers) - self._orphaned_reads
-        if not (self._orphaned_reads <= set(self._readers) and pinned <= of_keys and self.writing <= of_keys):
+        pinned = self._readers.counts.keys() - self._orphaned_reads
+        if not (self._orphaned_reads <= self._readers.counts.keys() and pinned <= of_keys and self.writing <= of_keys):
             raise InternalError(f"a held slot is neither a key's nor quarantined: {self!r}")
         now = self.statistics()
         if now.free + now.writing + now.pinned + now.evictable + now.quarantined != now.capacity:

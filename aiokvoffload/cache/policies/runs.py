@@ -65,7 +65,8 @@ def without(chain: Chain, slots: tuple[int, ...], first: int) -> tuple[Chain, in
         run_slots, _, begin, end, _ = run
         at = begin if run_slots[begin] == slots[first] else find(run, slots[first])
         if at < end:
-            stop = at + count_same(run_slots[at:end], slots[first : first + end - at])
+            most = min(end - at, len(slots) - first)
+            stop = at + count_same(run_slots[at : at + most], slots[first : first + most])
             head = (_piece(run, begin, at),) if begin < at else ()
             tail = (_piece(run, stop, end),) if stop < end else ()
             return (*chain[:index], *head, *tail, *chain[index + 1 :]), first + stop - at
