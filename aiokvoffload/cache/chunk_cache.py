@@ -44,7 +44,11 @@ class ChunkCache:
         To compare a run takes a fifth of the time of looking up its keys, which lie all over the index.
         """
         index = self.pool.index
-        if len(keys) < _LONG or set(map(type, keys)) != {bytes}:  # what equals a key need not be one
+        if (
+            len(keys) < _LONG
+            or len(index.find_leading(keys[:_SHORT])) < _SHORT  # as most often
+            or set(map(type, keys)) != {bytes}  # what equals a key need not be one
+        ):
             return index.find_leading(keys)
         slots: list[int] = []
         while (count := len(slots)) < len(keys) and (slot := index.get(keys[count])) is not None:
