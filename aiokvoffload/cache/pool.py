@@ -148,8 +148,7 @@ class ChunkPool:
                 raise InternalError(f"a key is evicted while a transfer holds its slot: {self!r}")
             self._forget(evicted, slots)
         turns_over = len(slots) == len(keys) and not self.free.count
-        given = list(slots) if turns_over else self._allocate(len(keys), slots)
-        given.sort()
+        given = sorted(slots) if turns_over else self._allocate(len(keys), slots)
         self.index.put(keys, given)
         self.writing.update(given)
         return Held(given, keys)
@@ -326,9 +325,9 @@ class ChunkPool:
             raise InternalError(f"{count} keys need {-left} slots more than are free: {self!r}")
         if left:
             self.free.give(freed)
-            return self.free.take(count)
+            return sorted(self.free.take(count))
         # No run need be joined only to be cut again.
-        return [*freed, *self.free.take_all()]
+        return sorted([*freed, *self.free.take_all()])
 
     def _end_orphaned(self, slots: Iterable[int], count: int) -> None:
         orphaned = [slot for slot in slots if slot in self._orphaned_writes]

@@ -122,8 +122,7 @@ class _FlatIndex(SlotIndex):
 
     def put(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
         index = self._slots
-        # Saying `strict` takes longer than what there is to do for a few keys.
-        for key, slot in zip(keys, slots):  # noqa: B905
+        for key, slot in zip(keys, slots, strict=True):
             index[key] = slot
 
     def remove(self, keys: Collection[OffloadKey]) -> list[int]:

@@ -6,8 +6,6 @@ from itertools import repeat
 
 from aiokvoffload.errors import InternalError
 
-_ZEROS = repeat(0)  # as many as are asked for, so that one of it is enough
-
 
 class SlotReaders:
     """How many reads of each slot are under way.
@@ -40,7 +38,7 @@ class SlotReaders:
             InternalError: a slot is not being read; nothing has changed.
         """
         counts = self.counts
-        ended = list(map(counts.pop, slots, _ZEROS))
+        ended = list(map(counts.pop, slots, repeat(0)))
         if ended.count(1) == len(ended):
             return slots
         if 0 not in ended:

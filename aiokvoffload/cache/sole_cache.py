@@ -7,7 +7,7 @@ from aiokvoffload.cache.chunk_cache import ChunkCache
 from aiokvoffload.cache.key_check import KeyCheck, as_sequence
 from aiokvoffload.cache.pool import Held, PoolStatistics
 from aiokvoffload.cache.tier_cache import TierCache, require_one_each
-from aiokvoffload.cache.uses import RequestUses, once_each
+from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.errors import ArgumentError
 
 
@@ -81,7 +81,7 @@ class SoleCache(ChunkCache, TierCache[Held]):
     def _sift(self, keys: Sequence[OffloadKey]) -> tuple[Sequence[OffloadKey], dict[OffloadKey, None]]:
         """The keys that have no slot, in the order given, and all keys once."""
         try:
-            once = once_each(keys)
+            once = dict.fromkeys(keys)
             absent = self.pool.index.absent(keys)
         except (IndexError, TypeError):
             self._check.refuse(keys)

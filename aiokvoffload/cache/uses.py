@@ -35,7 +35,7 @@ class RequestUses:
             keys: in chain order.
             once: each of them once, if the caller has made that; it is taken over.
         """
-        used, once = self.used, once_each(keys) if once is None else once
+        used, once = self.used, dict.fromkeys(keys) if once is None else once
         if used and not used.keys().isdisjoint(once.keys()):
             once = {key: None for key in once if key not in used}
         new = keys if len(once) == len(keys) else list(once)
@@ -67,11 +67,3 @@ class RequestUses:
         new_keys = [key for key in dict.fromkeys(keys) if key not in self._offered]
         self._offered.update(dict.fromkeys(new_keys))
         return new_keys
-
-
-def once_each(keys: Sequence[OffloadKey]) -> dict[OffloadKey, None]:
-    """Each of the keys once; `dict.fromkeys` takes longer for few of them, and no shorter for many."""
-    once: dict[OffloadKey, None] = {}
-    for key in keys:
-        once[key] = None
-    return once
