@@ -127,7 +127,7 @@ class RecencyList:
         slots: list[int] = []
         if count <= 0:
             return keys, slots
-        if self._sparing:
+        if self._sparing:  # seldom
             self._spare_for(chain)
         left: dict[int, Chain] = {}
         for number, found in self.chains.items():
