@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence, Set
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 from aiokvoffload.base import LookupResult, OffloadKey
 from aiokvoffload.cache.chains import GROUP_SUFFIX, group_suffix, in_chain_order
@@ -11,7 +12,7 @@ from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.key_check import KeyCheck, as_sequence
 from aiokvoffload.cache.pool import Held, PoolStatistics
 from aiokvoffload.cache.prefix import longest_common_position
-from aiokvoffload.cache.tier_cache import KeysInSlots, Reservation, TierCache, require_one_each
+from aiokvoffload.cache.tier_cache import TierCache, require_one_each
 from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
@@ -20,8 +21,16 @@ _Part = tuple[ChunkCache, Held]
 """The slots that one transfer holds in one cache."""
 
 
-class CacheSet(TierCache):
-    """One cache per pool, and who uses which; its records are what each pool gave.
+class HeldInParts(NamedTuple):
+    """What one transfer touches: all its slots and keys, and what each cache holds of them."""
+
+    slots: Sequence[int]
+    keys: Sequence[OffloadKey]
+    parts: Sequence[_Part]
+
+
+class CacheSet(TierCache[HeldInParts]):
+    """One cache per pool, and who uses which.
 
     What a store of several groups gets, it gets by position: the leading positions for which every pool has room. A
     position is of use only with all of its groups, so where one pool has room for nothing, the store is refused, and no
@@ -50,14 +59,9 @@ class CacheSet(TierCache):
         self._check.require_key(key)
         return self._cache_by_suffix[key[GROUP_SUFFIX]].lookup(key)
 
-    @property
-    def removals(self) -> int:
-        """How often keys have lost their slots."""
-        return sum(cache.pool.removals for cache in self._caches)
-
-    def find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
-        """The slots of the leading keys that are readable or being written, each within the pool of its group."""
-        return [slot for _, _, slots in self._find_leading(keys) for slot in slots]
+    def count_leading(self, keys: Sequence[OffloadKey], uses: RequestUses | None) -> int:
+        """Number of the leading keys that are readable or being written; nothing of them is remembered."""
+        return sum(len(slots) for _, _, slots in self._find_leading(keys))
 
     def _find_leading(
         self, keys: Sequence[OffloadKey]
@@ -108,17 +112,13 @@ class CacheSet(TierCache):
             self._check.refuse(keys)
             raise
         self._check.require_keys(absent)
-        self._check.require_distinct(absent, set(absent))
+        self._check.require_distinct(absent)
         return absent if len(absent) < len(keys) else keys
 
     def use(self, keys: Sequence[OffloadKey], uses: RequestUses) -> None:
         """Count a use of each key that a request has not used before."""
         for cache, part in self._by_cache(uses.count_use(self._in_chain_order(keys))):
             cache.access(part, uses.chain_number)
-
-    def use_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], uses: RequestUses) -> None:
-        """The same for keys that have slots, which are looked for again."""
-        self.use(keys, uses)
 
     def use_sifting(self, keys: Sequence[OffloadKey], uses: RequestUses) -> Sequence[OffloadKey]:
         """The same; returns the keys that have no slot, as one chain."""
@@ -131,17 +131,23 @@ class CacheSet(TierCache):
                 cache.access(part, uses.chain_number)
         return absent
 
-    def pin_leading(self, keys: Sequence[OffloadKey], slots: Sequence[int] | None = None) -> KeysInSlots:
-        """Hold the leading keys that can be read now, for reading; slots are looked for even if they are known."""
+    def pin_leading(self, keys: Sequence[OffloadKey]) -> HeldInParts:
+        """Hold the leading keys that can be read now, for reading."""
         pinned: list[int] = []
-        record = []
+        parts = []
         for cache, run, found in self._find_leading(keys):
             held = cache.pool.pin_found(run, found)
             pinned += held.slots
-            record.append((cache, held))
+            parts.append((cache, held))
             if len(held.slots) < len(run):
                 break
-        return keys[: len(pinned)], pinned, record
+        return HeldInParts(pinned, keys[: len(pinned)], parts)
+
+    def use_pinning(self, keys: Sequence[OffloadKey], uses: RequestUses) -> HeldInParts:
+        """The same, and count a use of those keys."""
+        held = self.pin_leading(keys)
+        self.use(held.keys, uses)
+        return held
 
     def reserve(
         self,
@@ -151,52 +157,46 @@ class CacheSet(TierCache):
         chain_number: int,
         *,
         may_decline: bool = True,
-    ) -> Reservation | None:
+    ) -> tuple[HeldInParts, Sequence[OffloadKey]] | None:
         """Reserve slots for the leading part of `chain` for which every pool has room."""
         # A single pool's policy cuts by itself.
         part = chain if len(self._caches) == 1 else self._cut_to_room(chain, protected, chain_number)
-        record: list[_Part] = []
+        parts: list[_Part] = []
         evicted: list[OffloadKey] = []
         for cache, own in self._by_cache(part):
             layout = _laid_out(own, offered)
             reserved = cache.reserve_chain(own, layout, protected, chain_number, may_decline=may_decline)
             if reserved is not None:
                 held, gone = reserved
-                record.append((cache, held))
+                parts.append((cache, held))
                 evicted += gone
-        if not record:
+        if not parts:
             return None
-        slot_by_key = {key: slot for _, held in record for slot, key in zip(*held, strict=True)}
+        slot_by_key = {key: slot for _, held in parts for slot, key in zip(held.slots, held.keys, strict=True)}
         keys = [key for key in offered if key in slot_by_key]
-        return (keys, [slot_by_key[key] for key in keys], record), evicted
+        return HeldInParts([slot_by_key[key] for key in keys], keys, parts), evicted
 
-    def keys_of(self, record: Sequence[_Part]) -> Collection[OffloadKey]:
-        """The keys of a transfer."""
-        return [key for _, held in record for key in held.keys]
-
-    def complete_read(
-        self, record: Sequence[_Part], failed_keys: Collection[OffloadKey] = ()
-    ) -> Collection[OffloadKey]:
+    def complete_read(self, record: HeldInParts, failed_keys: Collection[OffloadKey] = ()) -> Collection[OffloadKey]:
         """End a read; returns the keys that were dropped because they could not be read."""
-        return [key for cache, held in record for key in cache.complete_read(held, failed_keys)]
+        return [key for cache, held in record.parts for key in cache.complete_read(held, failed_keys)]
 
-    def complete_write(self, record: Sequence[_Part], failed_keys: Collection[OffloadKey] = ()) -> Sequence[OffloadKey]:
+    def complete_write(self, record: HeldInParts, failed_keys: Collection[OffloadKey] = ()) -> Sequence[OffloadKey]:
         """End a write; returns the keys that became readable."""
-        return [key for cache, held in record for key in cache.complete_write(held, failed_keys)]
+        return [key for cache, held in record.parts for key in cache.complete_write(held, failed_keys)]
 
-    def quarantine_write(self, record: Sequence[_Part]) -> None:
+    def quarantine_write(self, record: HeldInParts) -> None:
         """Drop the keys of a write that goes on; its slots are quarantined until `abandon_write`."""
-        for cache, held in record:
+        for cache, held in record.parts:
             cache.quarantine_write(held)
 
-    def abandon_read(self, record: Sequence[_Part]) -> None:
+    def abandon_read(self, record: HeldInParts) -> None:
         """End a read of an epoch that is over."""
-        for cache, held in record:
+        for cache, held in record.parts:
             cache.abandon_read(held)
 
-    def abandon_write(self, record: Sequence[_Part]) -> None:
+    def abandon_write(self, record: HeldInParts) -> None:
         """End a write of an epoch that is over."""
-        for cache, held in record:
+        for cache, held in record.parts:
             cache.abandon_write(held)
 
     def first_to_leave(self, count: int) -> Sequence[OffloadKey]:
@@ -222,7 +222,7 @@ class CacheSet(TierCache):
         """Slots by state, one entry per pool."""
         return tuple(cache.pool.statistics() for cache in self._caches)
 
-    def check_integrity(self, reads: Sequence[Sequence[_Part]], writes: Sequence[Sequence[_Part]]) -> None:
+    def check_integrity(self, reads: Sequence[HeldInParts], writes: Sequence[HeldInParts]) -> None:
         """Check every cache, and that slots are held by exactly these transfers (I7)."""
         for cache in self._caches:
             cache.check_integrity(_held_in(cache, reads), _held_in(cache, writes))
@@ -264,5 +264,5 @@ def _laid_out(part: Sequence[OffloadKey], offered: Sequence[OffloadKey]) -> Sequ
     return [key for key in offered if key in chosen]
 
 
-def _held_in(cache: ChunkCache, records: Sequence[Sequence[_Part]]) -> list[Held]:
-    return [held for record in records for owner, held in record if owner is cache]
+def _held_in(cache: ChunkCache, records: Sequence[HeldInParts]) -> list[Held]:
+    return [held for record in records for owner, held in record.parts if owner is cache]

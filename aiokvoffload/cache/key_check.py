@@ -1,7 +1,7 @@
 """Whether what a caller gives are keys of the tier's groups. Knows the form of keys, and nothing of who has them."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from aiokvoffload.base import OffloadKey
@@ -10,8 +10,8 @@ from aiokvoffload.errors import ArgumentError
 
 _Value = TypeVar("_Value")
 _UNORDERED = (set, frozenset)
-_BYTES = {bytes}
-"""Other buffers can be laid end to end too, and are no keys: they may change, or cannot be hashed."""
+_FEW = 20
+"""Keys whose ends are looked at one by one in less time than it takes to prepare a look at all at once."""
 
 
 def as_sequence(values: Iterable[_Value], name: str = "keys") -> Sequence[_Value]:
@@ -20,6 +20,8 @@ def as_sequence(values: Iterable[_Value], name: str = "keys") -> Sequence[_Value
     Raises:
         ArgumentError: they are not several values, or have no order: a chain of them would be any chain.
     """
+    if type(values) is tuple:  # as most often
+        return values
     if isinstance(values, _UNORDERED):
         raise ArgumentError(f"{name} must be a sequence, in order, got a {type(values).__name__}")
     try:
@@ -44,8 +46,12 @@ class KeyCheck:
         Raises:
             ArgumentError: one is not; the message shows it.
         """
-        if not self._are_keys(keys):
-            self.refuse(keys)
+        if len(keys) > _FEW and self._end_alike(keys):
+            return
+        suffixes = self._suffixes
+        for key in keys:
+            if not isinstance(key, bytes) or len(key) <= SUFFIX_BYTES or key[GROUP_SUFFIX] not in suffixes:
+                self.refuse(keys)
 
     def refuse(self, keys: Sequence[OffloadKey]) -> None:
         """Say which is the first that is no key of a known group, one by one.
@@ -64,22 +70,22 @@ class KeyCheck:
             group_idx = int.from_bytes(key[GROUP_SUFFIX], "big")
             raise ArgumentError(f"{name} is of group {group_idx}, there are {self._num_groups} groups")
 
-    def require_distinct(self, keys: Sequence[OffloadKey], distinct: Collection[OffloadKey]) -> None:
-        """Check that no key stands in `keys` twice, given a set of them."""
-        if len(distinct) < len(keys):
+    def require_distinct(self, keys: Sequence[OffloadKey]) -> None:
+        """Check that no key stands in `keys` twice."""
+        if len(set(keys)) < len(keys):
             key, times = Counter(keys).most_common(1)[0]
             raise ArgumentError(f"keys must be distinct, got {key!r} {times} times")
 
-    def _are_keys(self, keys: Sequence[OffloadKey]) -> bool:
-        """An answer, without a loop in Python where keys are alike: laid end to end, they end at equal distances."""
-        if set(map(type, keys)) != _BYTES or self._only_suffix is None or len(lengths := set(map(len, keys))) != 1:
-            return all(
-                isinstance(key, bytes) and len(key) > SUFFIX_BYTES and key[GROUP_SUFFIX] in self._suffixes
-                for key in keys
-            )
-        length, count, joined = lengths.pop(), len(keys), b"".join(keys)
-        if length <= SUFFIX_BYTES:
+    def _end_alike(self, keys: Sequence[OffloadKey]) -> bool:
+        """Whether all are keys of one length, by few looks: laid end to end, they end at equal distances."""
+        length = len(keys[0]) if isinstance(keys[0], bytes) else 0
+        if self._only_suffix is None or length <= SUFFIX_BYTES:
             return False
+        for key in keys:
+            # Other buffers can be laid end to end too, and are no keys: they may change, or cannot be hashed.
+            if type(key) is not bytes or len(key) != length:
+                return False
+        count, joined = len(keys), b"".join(keys)
         one, two, three, four = self._only_suffix
         return (
             joined[length - 1 :: length].count(four) == count

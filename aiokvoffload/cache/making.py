@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import Any
 
 from aiokvoffload.base import CachePolicy, Residents
 from aiokvoffload.cache.cache_set import CacheSet
@@ -14,7 +15,9 @@ from aiokvoffload.errors import ConfigError
 from aiokvoffload.registry import resolve
 
 
-def make_cache(pools: Sequence[PoolShape], groups: Sequence[GroupConfig], policy: str, *, grows: bool) -> TierCache:
+def make_cache(
+    pools: Sequence[PoolShape], groups: Sequence[GroupConfig], policy: str, *, grows: bool
+) -> TierCache[Any]:
     """The cache of so many pools, each of which has a policy of this name.
 
     Args:

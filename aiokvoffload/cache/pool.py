@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from itertools import count as counted
-from typing import NamedTuple
 
 from aiokvoffload.base import OffloadKey
 from aiokvoffload.cache.free_runs import FreeRuns
@@ -20,8 +19,12 @@ from aiokvoffload.cache.slot_readers import SlotReaders
 from aiokvoffload.errors import ArgumentError, InternalError
 
 
-class Held(NamedTuple):
-    """The slots that one transfer touches, and the key that each had when the transfer was prepared."""
+@dataclass(slots=True)
+class Held:
+    """The slots that one transfer touches, and the key that each had when the transfer was prepared.
+
+    Not to be changed; yet neither frozen nor a tuple: to make either takes twice as long, and every call makes one.
+    """
 
     slots: Sequence[int]
     keys: Sequence[OffloadKey]
@@ -98,7 +101,7 @@ class ChunkPool:
     @property
     def pinned_count(self) -> int:
         """Slots whose keys are readable and being read."""
-        return len(self._readers) - len(self._orphaned_reads)
+        return len(self._readers.counts) - len(self._orphaned_reads)
 
     @property
     def evictable_count(self) -> int:
@@ -117,7 +120,8 @@ class ChunkPool:
 
     def are_free(self, slots: Collection[int]) -> bool:
         """Whether no transfer holds any of these slots."""
-        return (not self.writing or self.writing.isdisjoint(slots)) and self._readers.isdisjoint(slots)
+        writing, readers = self.writing, self._readers.counts
+        return (not writing or writing.isdisjoint(slots)) and (not readers or readers.keys().isdisjoint(slots))
 
     def reserve(self, keys: Sequence[OffloadKey]) -> Held:
         """Give slots to absent, distinct `keys`, adjacent and increasing where it can, and hold them as being written.
@@ -171,7 +175,7 @@ class ChunkPool:
     def pin_found(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> Held:
         """The same for the leading of `keys` whose slots, as they are now, the caller has found."""
         if self.writing and not self.writing.isdisjoint(slots):
-            slots = list(takewhile(lambda slot: slot not in self.writing, slots))
+            slots = tuple(takewhile(lambda slot: slot not in self.writing, slots))
         self._readers.add(slots)
         return Held(slots, keys if len(slots) == len(keys) else keys[: len(slots)])
 
@@ -193,7 +197,7 @@ class ChunkPool:
             InternalError: a key has another slot or none.
         """
         self._forget(keys, slots)
-        written, read = self.writing.intersection(slots), self._readers.among(slots)
+        written, read = self.writing.intersection(slots), self._readers.counts.keys() & slots
         self.writing -= written
         self._orphaned_writes |= written
         self._orphaned_reads |= read
@@ -256,7 +260,7 @@ class ChunkPool:
         Returns:
             The dictionaries of the old index, for the caller to let go of little by little.
         """
-        self._orphaned_reads = set(self._readers)
+        self._orphaned_reads = set(self._readers.counts)
         self._orphaned_writes |= self.writing
         self.free = FreeRuns(self._ready, chain(self._orphaned_reads, self._orphaned_writes, self.held_back))
         self.writing = set()
@@ -286,14 +290,14 @@ class ChunkPool:
         orphaned = [*self._orphaned_reads, *self._orphaned_writes, *self.held_back]
         if sorted([*self.free, *slot_by_key.values(), *orphaned]) != list(range(self._ready)):
             raise InternalError(f"free, resident and quarantined slots are not each slot once: {self!r}")
-        if Counter(chain.from_iterable(held.slots for held in reads)) != self._readers.counts():
+        if Counter(chain.from_iterable(held.slots for held in reads)) != self._readers.counts:
             raise InternalError(f"slots are read by others than the loads under way: {self!r}")
         if Counter(chain.from_iterable(held.slots for held in writes)) != Counter(
             [*self.writing, *self._orphaned_writes]
         ):
             raise InternalError(f"slots are written by others than the stores under way: {self!r}")
-        pinned = set(self._readers) - self._orphaned_reads
-        if not (self._orphaned_reads <= set(self._readers) and pinned <= of_keys and self.writing <= of_keys):
+        pinned = self._readers.counts.keys() - self._orphaned_reads
+        if not (self._orphaned_reads <= self._readers.counts.keys() and pinned <= of_keys and self.writing <= of_keys):
             raise InternalError(f"a held slot is neither a key's nor quarantined: {self!r}")
         now = self.statistics()
         if now.free + now.writing + now.pinned + now.evictable + now.quarantined != now.capacity:
@@ -308,7 +312,11 @@ class ChunkPool:
 
     def _forget(self, keys: Sequence[OffloadKey], slots: Sequence[int]) -> None:
         self.removals += 1
-        if self.index.remove(keys) != slots:
+        try:
+            were_theirs = self.index.remove(keys) == slots
+        except KeyError:
+            were_theirs = False
+        if not were_theirs:
             raise InternalError(f"a key is evicted or dropped that has another slot or none: {self!r}")
 
     def _allocate(self, count: int, freed: Sequence[int]) -> list[int]:

@@ -1,47 +1,30 @@
 """Who reads which slots, by number. Knows no keys, and nothing of what becomes of a slot that nobody reads any more."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 
 from aiokvoffload.errors import InternalError
 
 
 class SlotReaders:
-    """How many reads of each slot are under way; iterating gives the slots that are read."""
+    """How many reads of each slot are under way.
 
-    __slots__ = ("_counts",)
+    Attributes:
+        counts: the reads of each slot that has any; to be read only.
+    """
+
+    __slots__ = ("counts",)
 
     def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._counts)
+        self.counts: dict[int, int] = {}
 
     def __repr__(self) -> str:
-        return f"SlotReaders({len(self._counts)} slots are read)"
-
-    def isdisjoint(self, slots: Collection[int]) -> bool:
-        """Whether none of these slots is read."""
-        return not self._counts or self._counts.keys().isdisjoint(slots)
-
-    def among(self, slots: Sequence[int]) -> set[int]:
-        """Those of these slots that are read."""
-        return set(filter(self._counts.__contains__, slots))
-
-    def counts(self) -> dict[int, int]:
-        """The reads of each slot that has any."""
-        return dict(self._counts)
+        return f"SlotReaders({len(self.counts)} slots are read)"
 
     def add(self, slots: Sequence[int]) -> None:
         """Each of these slots is read once more; one that is given twice, twice."""
-        counts, once = self._counts, dict.fromkeys(slots, 1)
-        if len(once) == len(slots) and counts.keys().isdisjoint(once.keys()):
-            counts.update(once)
-            return
+        counts = self.counts
         for slot in slots:
             counts[slot] = counts.get(slot, 0) + 1
 
@@ -54,7 +37,7 @@ class SlotReaders:
         Raises:
             InternalError: a slot is not being read; nothing has changed.
         """
-        counts = self._counts
+        counts = self.counts
         ended = list(map(counts.pop, slots, repeat(0)))
         if ended.count(1) == len(ended):
             return slots
@@ -66,7 +49,7 @@ class SlotReaders:
         return self._remove_repeated(slots)
 
     def _remove_repeated(self, slots: Sequence[int]) -> list[int]:
-        counts = self._counts
+        counts = self.counts
         if foreign := [slot for slot, reads in Counter(slots).items() if counts.get(slot, 0) < reads]:
             raise InternalError(f"slot {min(foreign)} is unpinned but not pinned: {self!r}")
         left = []

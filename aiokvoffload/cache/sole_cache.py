@@ -1,17 +1,17 @@
 """The cache of a tier with one full group, as most models have: one pool, one policy, and nothing in between."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 
 from aiokvoffload.base import CachePolicy, LookupResult, OffloadKey, Residents
 from aiokvoffload.cache.chunk_cache import ChunkCache
 from aiokvoffload.cache.key_check import KeyCheck, as_sequence
 from aiokvoffload.cache.pool import Held, PoolStatistics
-from aiokvoffload.cache.tier_cache import KeysInSlots, Reservation, TierCache, require_one_each
+from aiokvoffload.cache.tier_cache import TierCache, require_one_each
 from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.errors import ArgumentError
 
 
-class SoleCache(ChunkCache, TierCache):
+class SoleCache(ChunkCache, TierCache[Held]):
     """One cache for one group without a window; its records are what the pool gives.
 
     Args:
@@ -35,12 +35,14 @@ class SoleCache(ChunkCache, TierCache):
         self._check.require_key(key)
         return super().lookup(key)
 
-    @property
-    def removals(self) -> int:
-        """How often keys have lost their slots."""
-        return self.pool.removals
+    def count_leading(self, keys: Sequence[OffloadKey], uses: RequestUses | None) -> int:
+        """Number of the leading keys that are readable or being written; a request remembers their slots."""
+        slots = self.find_leading(keys)
+        if slots and uses is not None:
+            uses.looked_up(keys, slots, self.pool.removals)
+        return len(slots)
 
-    def find_leading(self, keys: Sequence[OffloadKey]) -> list[int]:
+    def find_leading(self, keys: Sequence[OffloadKey]) -> tuple[int, ...]:
         """The slots of the leading keys that are readable or being written."""
         try:
             slots = self.leading_slots(keys)
@@ -66,40 +68,43 @@ class SoleCache(ChunkCache, TierCache):
         """Count a use of each key that a request has not used before."""
         self.access(uses.count_use(keys), uses.chain_number)
 
-    def use_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], uses: RequestUses) -> None:
-        """The same for keys that have these slots."""
-        new = uses.count_use(keys)
-        if new is not keys:
-            self.access(new, uses.chain_number)
-        elif new:
-            self._policy.access(new, slots, (), uses.chain_number)
-
     def use_sifting(self, keys: Sequence[OffloadKey], uses: RequestUses) -> Sequence[OffloadKey]:
         """The same; returns the keys that have no slot, in the order given."""
         absent, once = self._sift(keys)
-        new = uses.count_once(keys, once)
-        if absent is keys:
-            self.access_absent(new, uses.chain_number)
-        else:
+        new = uses.count_use(keys, once)
+        if absent is not keys:
             self.access(new, uses.chain_number)
+        elif new:
+            self._policy.access((), (), new, uses.chain_number)
         return absent
 
     def _sift(self, keys: Sequence[OffloadKey]) -> tuple[Sequence[OffloadKey], dict[OffloadKey, None]]:
         """The keys that have no slot, in the order given, and all keys once."""
         try:
             once = dict.fromkeys(keys)
-            absent = ChunkCache.absent(self, keys)
+            absent = self.pool.index.absent(keys)
         except (IndexError, TypeError):
             self._check.refuse(keys)
             raise
         self._check.require_keys(absent)
-        self._check.require_distinct(absent, once if absent is keys else set(absent))
+        if len(once) < len(keys):  # else there is nothing to ask
+            self._check.require_distinct(absent)
         return absent, once
 
-    def pin_leading(self, keys: Sequence[OffloadKey], slots: Sequence[int] | None = None) -> KeysInSlots:
+    def pin_leading(self, keys: Sequence[OffloadKey]) -> Held:
         """Hold the leading keys that can be read now, for reading."""
+        return self.pool.pin_found(keys, self.find_leading(keys))
+
+    def use_pinning(self, keys: Sequence[OffloadKey], uses: RequestUses) -> Held:
+        """The same, and count a use of those keys; where they were looked up, they need not be looked for again."""
+        slots = uses.slots_of(keys, self.pool.removals)
         held = self.pool.pin_found(keys, self.find_leading(keys) if slots is None else slots)
-        return held.keys, held.slots, held
+        new = uses.count_use(held.keys)
+        if new is not held.keys:
+            self.access(new, uses.chain_number)
+        elif new:
+            self._policy.access(new, held.slots, (), uses.chain_number)
+        return held
 
     def reserve(
         self,
@@ -109,17 +114,9 @@ class SoleCache(ChunkCache, TierCache):
         chain_number: int,
         *,
         may_decline: bool = True,
-    ) -> Reservation | None:
+    ) -> tuple[Held, Sequence[OffloadKey]] | None:
         """Reserve slots for a leading part of `chain`, evicting where there is no room."""
-        reserved = self.reserve_chain(chain, chain, protected, chain_number, may_decline=may_decline)
-        if reserved is None:
-            return None
-        held, evicted = reserved
-        return (held.keys, held.slots, held), evicted
-
-    def keys_of(self, record: Held) -> Collection[OffloadKey]:
-        """The keys of a transfer."""
-        return record.keys
+        return self.reserve_chain(chain, chain, protected, chain_number, may_decline=may_decline)
 
     def grow(self, ready_slots: Sequence[int], *, ended: bool) -> None:
         """Use so many slots from now on."""

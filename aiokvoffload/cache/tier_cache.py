@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence, Set
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 from aiokvoffload.base import LookupResult, OffloadKey
 from aiokvoffload.cache.discard import DiscardPile
@@ -10,32 +10,40 @@ from aiokvoffload.cache.pool import PoolStatistics
 from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.errors import ArgumentError
 
-Record = Any
-"""What ends a transfer: whoever made it knows what it is."""
+
+class Record(Protocol):
+    """What one transfer holds, which is also what ends it; whoever made it may know more of it."""
+
+    @property
+    def slots(self) -> Sequence[int]:
+        """The slots, each within the pool of its key's group."""
+
+    @property
+    def keys(self) -> Sequence[OffloadKey]:
+        """The key that each of them had when the transfer was prepared."""
 
 
-KeysInSlots = tuple[Sequence[OffloadKey], Sequence[int], Record]
-"""Keys, the slot of each within the pool of its group, and what ends their transfer."""
-
-Reservation = tuple[KeysInSlots, Sequence[OffloadKey]]
+Reservation = tuple[Record, Sequence[OffloadKey]]
 """Slots for keys that are to be written, and who left for them."""
 
+_Record = TypeVar("_Record", bound=Record)
 
-class TierCache(ABC):
+
+class TierCache(ABC, Generic[_Record]):
     """The resident chunks of one tier. Keys that are none are refused with `ArgumentError` before anything changes."""
 
     @abstractmethod
     def lookup(self, key: OffloadKey) -> LookupResult:
         """Say what `key` is now."""
 
-    @property
     @abstractmethod
-    def removals(self) -> int:
-        """How often keys have lost their slots; while it stays the same, who had a slot has it still."""
+    def count_leading(self, keys: Sequence[OffloadKey], uses: RequestUses | None) -> int:
+        """Number of the leading keys that are readable or being written.
 
-    @abstractmethod
-    def find_leading(self, keys: Sequence[OffloadKey]) -> Sequence[int]:
-        """The slots of the leading keys that are readable or being written."""
+        Args:
+            keys: in chain order.
+            uses: of the request that asks, if it is begun: it may remember what was found, for its load.
+        """
 
     @abstractmethod
     def longest_common_position(self, keys_by_group: Sequence[Sequence[OffloadKey]]) -> int:
@@ -59,10 +67,6 @@ class TierCache(ABC):
         """
 
     @abstractmethod
-    def use_found(self, keys: Sequence[OffloadKey], slots: Sequence[int], uses: RequestUses) -> None:
-        """The same for keys whose slots the caller has just been told."""
-
-    @abstractmethod
     def use_sifting(self, keys: Sequence[OffloadKey], uses: RequestUses) -> Sequence[OffloadKey]:
         """The same; returns the keys that have no slot, as one chain over all groups.
 
@@ -71,13 +75,12 @@ class TierCache(ABC):
         """
 
     @abstractmethod
-    def pin_leading(self, keys: Sequence[OffloadKey], slots: Sequence[int] | None = None) -> KeysInSlots:
-        """Hold the leading keys that can be read now, for reading.
+    def pin_leading(self, keys: Sequence[OffloadKey]) -> _Record:
+        """Hold the leading keys that can be read now, for reading."""
 
-        Args:
-            keys: in chain order.
-            slots: the slot of each of them, if that is known.
-        """
+    @abstractmethod
+    def use_pinning(self, keys: Sequence[OffloadKey], uses: RequestUses) -> _Record:
+        """The same, and count a use of those keys."""
 
     @abstractmethod
     def reserve(
@@ -88,7 +91,7 @@ class TierCache(ABC):
         chain_number: int,
         *,
         may_decline: bool = True,
-    ) -> Reservation | None:
+    ) -> tuple[_Record, Sequence[OffloadKey]] | None:
         """Reserve slots for a leading part of `chain`, evicting where there is no room.
 
         Args:
@@ -99,15 +102,11 @@ class TierCache(ABC):
             may_decline: whether the policy may decline what would fit.
 
         Returns:
-            The reservation; `None` if there is room for nothing, and nothing has changed (I6).
+            The reservation, and who left for it; `None` if there is room for nothing, and nothing has changed (I6).
         """
 
     @abstractmethod
-    def keys_of(self, record: Record) -> Collection[OffloadKey]:
-        """The keys of a transfer."""
-
-    @abstractmethod
-    def complete_read(self, record: Record, failed_keys: Collection[OffloadKey] = ()) -> Collection[OffloadKey]:
+    def complete_read(self, record: _Record, failed_keys: Collection[OffloadKey] = ()) -> Collection[OffloadKey]:
         """End a read; keys that could not be read are dropped, unless they have other slots by now.
 
         Returns:
@@ -115,7 +114,7 @@ class TierCache(ABC):
         """
 
     @abstractmethod
-    def complete_write(self, record: Record, failed_keys: Collection[OffloadKey] = ()) -> Sequence[OffloadKey]:
+    def complete_write(self, record: _Record, failed_keys: Collection[OffloadKey] = ()) -> Sequence[OffloadKey]:
         """End a write; failed keys leave no trace.
 
         Returns:
@@ -123,15 +122,15 @@ class TierCache(ABC):
         """
 
     @abstractmethod
-    def quarantine_write(self, record: Record) -> None:
+    def quarantine_write(self, record: _Record) -> None:
         """Drop the keys of a write that goes on; its slots are quarantined until `abandon_write`."""
 
     @abstractmethod
-    def abandon_read(self, record: Record) -> None:
+    def abandon_read(self, record: _Record) -> None:
         """End a read of an epoch that is over: its slots are quarantined, its keys mean nothing any more."""
 
     @abstractmethod
-    def abandon_write(self, record: Record) -> None:
+    def abandon_write(self, record: _Record) -> None:
         """End a write of an epoch that is over, or one whose slots were quarantined."""
 
     @abstractmethod
@@ -159,7 +158,7 @@ class TierCache(ABC):
         """Slots by state, one entry per pool."""
 
     @abstractmethod
-    def check_integrity(self, reads: Sequence[Record], writes: Sequence[Record]) -> None:
+    def check_integrity(self, reads: Sequence[_Record], writes: Sequence[_Record]) -> None:
         """Check that slots add up, and that they are held by exactly these transfers (I7).
 
         Raises:

@@ -2,13 +2,7 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from aiokvoffload.base import OffloadKey
-
-_LONG = 64
-"""Found slots from which on the garbage collector is spared them."""
 
 
 class RequestUses:
@@ -29,25 +23,26 @@ class RequestUses:
         self._offered: dict[OffloadKey, None] = {}
         self.used: dict[OffloadKey, None] = {}
         self._found_keys: Sequence[OffloadKey] = ()
-        self._found_slots: Sequence[int] | npt.NDArray[np.object_] = ()
+        self._found_slots: Sequence[int] = ()
         self._found_next = 0
         self._removals = -1
         self.chain_number = chain_number
 
-    def count_use(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
-        """Note a use; returns the keys that this request had not used before."""
-        return self.count_once(keys, dict.fromkeys(keys))
+    def count_use(self, keys: Sequence[OffloadKey], once: dict[OffloadKey, None] | None = None) -> Sequence[OffloadKey]:
+        """Note a use; returns the keys that this request had not used before.
 
-    def count_once(self, keys: Sequence[OffloadKey], once: dict[OffloadKey, None]) -> Sequence[OffloadKey]:
-        """The same for a caller who has made `once` of the keys, which is taken over."""
-        used = self.used
-        if not used.keys().isdisjoint(once.keys()):
+        Args:
+            keys: in chain order.
+            once: each of them once, if the caller has made that; it is taken over.
+        """
+        used, once = self.used, dict.fromkeys(keys) if once is None else once
+        if used and not used.keys().isdisjoint(once.keys()):
             once = {key: None for key in once if key not in used}
         new = keys if len(once) == len(keys) else list(once)
         if len(once) < len(used):
-            used.update(once)
+            used |= once
         else:
-            once.update(used)
+            once |= used
             self.used = once
         return new
 
@@ -56,7 +51,7 @@ class RequestUses:
 
         Both are kept as they are given, and must not change.
         """
-        self._found_keys, self._found_slots, self._removals = keys, _unseen(slots), removals
+        self._found_keys, self._found_slots, self._removals = keys, slots, removals
         self._found_next = 0
 
     def slots_of(self, keys: Sequence[OffloadKey], removals: int) -> Sequence[int] | None:
@@ -65,19 +60,10 @@ class RequestUses:
         if removals != self._removals or end > len(self._found_slots) or self._found_keys[begin:end] != keys:
             return None
         self._found_next = end
-        found = self._found_slots[begin:end]
-        return found.tolist() if isinstance(found, np.ndarray) else found
+        return self._found_slots[begin:end]
 
     def count_offer(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note an offer to store; returns the keys that this request had not offered before."""
         new_keys = [key for key in dict.fromkeys(keys) if key not in self._offered]
         self._offered.update(dict.fromkeys(new_keys))
         return new_keys
-
-
-def _unseen(slots: Sequence[int]) -> Sequence[int] | npt.NDArray[np.object_]:
-    """The same numbers, where the garbage collector does not go through them if they are many.
-
-    An array of objects: numbers of its own (`array.array`) would be made anew, and into new objects again by the load.
-    """
-    return slots if len(slots) < _LONG else np.fromiter(slots, object, len(slots))

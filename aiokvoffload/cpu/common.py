@@ -16,6 +16,8 @@ CPU_TIER = "cpu"
 PAGE_BYTES = 4096
 """Slots begin on pages: direct I/O of a lower tier needs it, and it costs nothing at real chunk sizes."""
 
+_CHUNK_ID = np.dtype(np.int64)  # made once, since numpy takes as long to find it as to fill a short array
+
 
 class CPULoadStoreSpec(LoadStoreSpec):
     """Slots of the CPU tier, one per chunk, groups in order.
@@ -32,18 +34,20 @@ class CPULoadStoreSpec(LoadStoreSpec):
     def __init__(self, chunk_ids: npt.ArrayLike) -> None:
         self.chunk_ids = as_ids("chunk_ids", chunk_ids)
 
-    @classmethod
-    def of(cls, slots: Collection[int]) -> "CPULoadStoreSpec":
-        """A spec of slots that are known to be right, since they come from the pool.
-
-        Checking them again would cost as much as the other bookkeeping of a short chain.
-        """
-        spec = cls.__new__(cls)
-        spec.chunk_ids = np.fromiter(slots, np.int64, len(slots))
-        return spec
-
     def __repr__(self) -> str:
         return f"CPULoadStoreSpec({len(self.chunk_ids)} chunks)"
+
+
+class KnownSlots(CPULoadStoreSpec):
+    """Slots that are known to be right, since they come from the pool.
+
+    Checking them again would cost as much as the other bookkeeping of a short chain.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, slots: Collection[int]) -> None:
+        self.chunk_ids = np.fromiter(slots, _CHUNK_ID, len(slots))
 
 
 @dataclass(frozen=True, slots=True)

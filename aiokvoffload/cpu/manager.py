@@ -30,11 +30,13 @@ from aiokvoffload.cache.tier_cache import Record, Reservation
 from aiokvoffload.cache.tokens import TokenBook
 from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.config import GroupConfig
-from aiokvoffload.cpu.common import CPU_MEDIUM, CPU_TIER, CPULoadStoreSpec, PoolShape
+from aiokvoffload.cpu.common import CPU_MEDIUM, CPU_TIER, KnownSlots, PoolShape
 from aiokvoffload.errors import ArgumentError, ConfigError
 
 _SHED_PER_CALL, _SHED_PER_KEY = 128, 4
 """Entries of dropped containers that are freed in passing: more than the same call can add to living ones."""
+
+_EVICTED = RemovalReason.EVICTED  # named here, since looking up a member of an enumeration takes as long as a call
 
 _NONE_FAILED: Collection[OffloadKey] = ()
 """The one empty tuple that there is; whoever gives another collection has it looked through."""
@@ -97,11 +99,7 @@ class CPUOffloadingManager(OffloadingManager):
 
     def lookup_prefix(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
         """Number of leading keys that are readable or being written; changes nothing that anybody else sees."""
-        keys = as_sequence(keys)
-        slots = self._cache.find_leading(keys)
-        if slots and (uses := self._requests.get(ctx.req_id)) is not None:
-            uses.looked_up(keys, slots, self._cache.removals)
-        return len(slots)
+        return self._cache.count_leading(as_sequence(keys), self._requests.get(ctx.req_id))
 
     def absent(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> Sequence[OffloadKey]:
         """The distinct keys that have no slot."""
@@ -116,13 +114,13 @@ class CPUOffloadingManager(OffloadingManager):
         keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
-        uses = self._uses_of(ctx)  # before anything is pinned, since it may refuse
-        readable, slots, record = self._cache.pin_leading(keys, uses.slots_of(keys, self._cache.removals))
-        self._cache.use_found(readable, slots, uses)
-        self._counts.loaded += len(readable)
-        self._counts.missed += len(keys) - len(readable)
-        token = self._loads.issue(record if readable else None)
-        return PrepareLoadOutput(token, readable, CPULoadStoreSpec.of(slots))
+        uses = self._requests.get(ctx.req_id) or self._passing_uses()  # before anything is pinned, since it may refuse
+        held = self._cache.use_pinning(keys, uses)
+        served = len(held.keys)
+        self._counts.loaded += served
+        self._counts.missed += len(keys) - served
+        token = self._loads.issue(held if served else None)
+        return PrepareLoadOutput(token, held.keys, KnownSlots(held.slots))
 
     def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Release a load's pins; failed keys are a MISS at once, their slots free after the last reader."""
@@ -151,7 +149,7 @@ class CPUOffloadingManager(OffloadingManager):
         keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
-        uses = self._uses_of(ctx)
+        uses = self._requests.get(ctx.req_id) or self._passing_uses()
         absent = self._cache.use_sifting(keys, uses)
         wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
         if not wanted:
@@ -160,7 +158,7 @@ class CPUOffloadingManager(OffloadingManager):
         if reservation is None:
             self._counts.refused += len(wanted)
             return None
-        self._counts.refused += len(wanted) - len(reservation[0][0])
+        self._counts.refused += len(wanted) - len(reservation[0].keys)
         return self._reserved(reservation)
 
     def prepare_promotion(
@@ -175,7 +173,7 @@ class CPUOffloadingManager(OffloadingManager):
                 be longer than this tier, and what a load has copied is needed here no more.
         """
         keys = as_sequence(keys)
-        uses = self._uses_of(ctx)
+        uses = self._requests.get(ctx.req_id) or self._passing_uses()
         absent = self._cache.use_sifting(keys, uses)
         if not absent:
             return self._nothing_to_store()
@@ -190,14 +188,15 @@ class CPUOffloadingManager(OffloadingManager):
         record = self._stores.peek(token)
         if record is None or token < self._stores.epoch_start or token in self._quarantined:
             return
-        self._counts.failed_stores += len(self._cache.keys_of(record))
+        self._counts.failed_stores += len(record.keys)
         self._cache.quarantine_write(record)
         self._quarantined.add(token)
 
     def pin(self, keys: Sequence[OffloadKey]) -> PrepareLoadOutput:
         """`prepare_load` for a lower tier that reads the leading keys: no use is counted. Ends by `complete_load`."""
-        readable, slots, record = self._cache.pin_leading(as_sequence(keys))
-        return PrepareLoadOutput(self._loads.issue(record if readable else None), readable, CPULoadStoreSpec.of(slots))
+        held = self._cache.pin_leading(as_sequence(keys))
+        token = self._loads.issue(held if held.keys else None)
+        return PrepareLoadOutput(token, held.keys, KnownSlots(held.slots))
 
     def first_to_leave(self, count: int) -> Sequence[OffloadKey]:
         """The readable keys among the `count` of each pool that come first in the order of leaving; none leaves."""
@@ -208,14 +207,14 @@ class CPUOffloadingManager(OffloadingManager):
         return self._cache.statistics()[self._pool_of_group[group_idx]]
 
     def _nothing_to_store(self) -> PrepareStoreOutput:
-        return PrepareStoreOutput(self._stores.issue(None), (), CPULoadStoreSpec.of(()), ())
+        return PrepareStoreOutput(self._stores.issue(None), (), KnownSlots(()), ())
 
     def _reserved(self, reservation: Reservation) -> PrepareStoreOutput:
-        (to_store, slots, record), evicted = reservation
+        held, evicted = reservation
         if evicted:
             self._counts.evicted += len(evicted)
-            self._events.removed(evicted[::-1], RemovalReason.EVICTED)
-        return PrepareStoreOutput(self._stores.issue(record), to_store, CPULoadStoreSpec.of(slots), evicted)
+            self._events.removed(evicted[::-1], _EVICTED)
+        return PrepareStoreOutput(self._stores.issue(held), held.keys, KnownSlots(held.slots), evicted)
 
     def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Make a store's keys readable, but for the failed ones."""
@@ -231,7 +230,8 @@ class CPUOffloadingManager(OffloadingManager):
         else:
             stored = self._cache.complete_write(record, failed)
             self._counts.stored += len(stored)
-            self._counts.failed_stores += len(failed)
+            if failed:
+                self._counts.failed_stores += len(failed)
             self._events.stored(stored)
         return is_current
 
@@ -239,7 +239,7 @@ class CPUOffloadingManager(OffloadingManager):
         """Count a use of the keys by this request; some 200 µs for 512 keys, so a long chain is touched in runs."""
         keys = as_sequence(keys)
         self._key_check.require_keys(keys)
-        self._cache.use(keys, self._uses_of(ctx))
+        self._cache.use(keys, self._requests.get(ctx.req_id) or self._passing_uses())
 
     def on_new_request(self, ctx: ReqContext) -> None:
         """Begin a request.
@@ -303,9 +303,9 @@ class CPUOffloadingManager(OffloadingManager):
             f"{len(self._stores)} stores)"
         )
 
-    def _uses_of(self, ctx: ReqContext) -> RequestUses:
-        """What this request has used so far; one that was not begun uses once and is gone."""
-        return self._requests.get(ctx.req_id) or RequestUses(next(self._chain_numbers))
+    def _passing_uses(self) -> RequestUses:
+        """Those of a request that was not begun, which uses once and is gone."""
+        return RequestUses(next(self._chain_numbers))
 
     def _part_of(
         self, book: TokenBook[Record], token: int, failed_keys: Collection[OffloadKey]
@@ -318,7 +318,7 @@ class CPUOffloadingManager(OffloadingManager):
             failed = set(failed_keys)
         except TypeError:
             raise ArgumentError(f"failed_keys must be keys of this transfer, got {failed_keys!r}") from None
-        if failed and (foreign := failed.difference(self._cache.keys_of(record))):
+        if failed and (foreign := failed.difference(record.keys)):
             raise ArgumentError(f"failed_keys must be keys of this transfer, got {next(iter(foreign))!r}")
         return failed
 

@@ -45,7 +45,7 @@ class TierArguments:
                 they must be; the message names the first that is wrong.
         """
         self.require_keys(keys)
-        self._check.require_distinct(keys, set(keys))
+        self._check.require_distinct(keys)
         if len(views) != len(keys):
             raise ArgumentError(f"views must have one entry for each of {len(keys)} keys, got {len(views)}")
         if self._are_usual(views, writable=writable):

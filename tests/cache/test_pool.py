@@ -34,7 +34,7 @@ def test_a_slot_passes_through_its_states_and_they_add_up() -> None:
     pool.end_write(write)
     assert states(pool) == (2, 0, 0, 2, 0)
     read = pool.pin_leading(keys[:1])
-    assert (read.slots, read.keys) == ([0], keys[:1])
+    assert (read.slots, read.keys) == ((0,), keys[:1])
     assert states(pool) == (2, 0, 1, 1, 0)
     drop(pool, keys[:1])
     assert states(pool) == (2, 0, 0, 1, 1)
@@ -86,7 +86,7 @@ def test_a_key_named_twice_in_one_call_is_held_twice() -> None:
     pool = ChunkPool(2)
     store(pool, make_keys(1))
     held = pool.pin_leading(make_keys(1, 1))
-    assert held.slots == [0, 0]
+    assert held.slots == (0, 0)
     pool.check_integrity([held], [])
     pool.unpin(held)
     pool.check_integrity([], [])
@@ -109,7 +109,7 @@ def test_only_readable_leading_keys_are_pinned() -> None:
     pool = ChunkPool(4)
     store(pool, make_keys(1, 3))
     pool.reserve(make_keys(2))
-    assert pool.pin_leading(make_keys(1, 2, 3)).slots == [0]
+    assert pool.pin_leading(make_keys(1, 2, 3)).slots == (0,)
 
 
 def test_a_dropped_key_that_is_being_written_leaves_its_slot_quarantined_until_the_write_ends() -> None:

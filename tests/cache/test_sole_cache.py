@@ -26,7 +26,7 @@ class Stored:
     def store(self, keys: tuple[OffloadKey, ...]) -> None:
         number, absent = next(self._numbers), self.cache.absent(keys)
         if absent and (reserved := self.cache.reserve(absent, keys, frozenset(), number)) is not None:
-            self.cache.complete_write(reserved[0][2])
+            self.cache.complete_write(reserved[0])
 
     def use(self, keys: tuple[OffloadKey, ...]) -> None:
         self.cache.access(keys, next(self._numbers))

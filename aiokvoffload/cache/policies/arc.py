@@ -51,10 +51,10 @@ class ARCPolicy(LayeredPolicy):
             self.remove(slots)
             self.layers[_FREQUENT].add(resident, slots, chain)
         elif absent:
-            self._frequent.touch((), (), chain)
+            self._frequent.renew(chain)
         else:
             return
-        self._recent.touch((), (), chain)
+        self._recent.renew(chain)
         tags = fingerprints(absent)
         too_early = self._recent_ghosts.count_present(tags), self._frequent_ghosts.count_present(tags)
         if any(too_early):

@@ -17,6 +17,11 @@ class LRUPolicy(RecencyList, CachePolicy):
 
     __slots__ = ()
 
+    # What a list does has other names in the contract of policies.
+    place = RecencyList.add
+    export = RecencyList.residents
+    first_to_leave = RecencyList.oldest
+
     def __init__(self, residents: Residents) -> None:
         super().__init__(residents)
 
@@ -24,8 +29,11 @@ class LRUPolicy(RecencyList, CachePolicy):
         self, resident: Sequence[OffloadKey], slots: Sequence[int], absent: Sequence[OffloadKey], chain: int
     ) -> None:
         """Make the chain, with what is resident, the most recent; what is absent leaves no trace."""
-        if slots or absent:
-            self.touch(resident, slots, chain)
+        if slots:
+            self.remove(slots)
+            self.add(resident, slots, chain)
+        elif absent:
+            self.renew(chain)
 
     def admit(
         self,
@@ -43,18 +51,6 @@ class LRUPolicy(RecencyList, CachePolicy):
         victims, slots = self.evict(missing, protected, chain)
         accepted = room + len(slots)
         return Admission(accepted, victims, slots) if accepted else None
-
-    def place(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
-        """Put the slots at the end of their chain, which becomes the most recent one."""
-        self.add(keys, slots, chain)
-
-    def export(self) -> Mapping[int, OffloadKey]:
-        """All keys, the oldest chain first, each tail first."""
-        return self.residents()
-
-    def first_to_leave(self, count: int) -> Sequence[tuple[int, OffloadKey]]:
-        """The tail of the oldest chain, and on from there."""
-        return self.oldest(count)
 
     def seed(self, residents: Mapping[int, OffloadKey]) -> None:
         """Take over an order, as that of one chain."""

@@ -11,7 +11,6 @@ from aiokvoffload.cache.policies.runs import Chain, Victims, cut_tail, extended,
 SEEDED = -1
 """The chain of slots taken over from another policy, which knows the order but no chains; callers count from 0."""
 _NOBODY = -2
-_FEW = 32
 
 LAYER_BITS = 8
 LAYER_MASK = (1 << LAYER_BITS) - 1
@@ -94,16 +93,10 @@ class RecencyList:
         else:
             self.chains[chain] = extended(before, slots, keys, stamp)
             self.chains.move_to_end(chain)
-        _fill(self._chain_of, slots, chain << LAYER_BITS | self._layer)
+        chain_of, place = self._chain_of, chain << LAYER_BITS | self._layer
+        for slot in slots:
+            chain_of[slot] = place
         self._count += len(slots)
-
-    def touch(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
-        """Move slots that are here to the end of a chain, which becomes the most recent one, even for no slots."""
-        if slots:
-            self.remove(slots)
-            self.add(keys, slots, chain)
-        else:
-            self.renew(chain)
 
     def renew(self, chain: int) -> None:
         """Make a chain the most recent one, if some of it is here."""
@@ -130,10 +123,18 @@ class RecencyList:
         All slots of `chain` must be protected; they are not looked at. What is protected for one chain may grow from
         call to call, but not shrink.
         """
+        keys: list[OffloadKey] = []
+        slots: list[int] = []
         if count <= 0:
-            return [], []
-        self._spare_for(chain)
-        left, keys, slots = self._without_tails(count, chain)
+            return keys, slots
+        if self._sparing:  # seldom
+            self._spare_for(chain)
+        left: dict[int, Chain] = {}
+        for number, found in self.chains.items():
+            if found and number != chain:
+                left[number] = cut_tail(found, count - len(slots), keys, slots)
+                if len(slots) == count:
+                    break
         if self._are_free(slots) and protected.isdisjoint(keys):  # as most often, so that it is asked once for all
             for number, rest in left.items():
                 if rest or number in self.asides:
@@ -215,23 +216,9 @@ class RecencyList:
                 self._put_back(sparing)
             self._spared_for = chain
 
-    def _without_tails(self, count: int, spared: int) -> tuple[dict[int, Chain], list[OffloadKey], list[int]]:
-        """What the oldest chains but one are without `count` slots, and those, the first to go first.
-
-        Nothing changes: some may be held.
-        """
-        left: dict[int, Chain] = {}
-        keys: list[OffloadKey] = []
-        slots: list[int] = []
-        for number, chain in self.chains.items():
-            if chain and number != spared:
-                left[number] = cut_tail(chain, count - len(slots), keys, slots)
-                if len(slots) == count:
-                    break
-        return left, keys, slots
-
     def _evict_each(self, count: int, protected: Set[OffloadKey], spared: int) -> Victims:
         """Take up to `count` slots that may go, chain by chain."""
+        self._spare_for(spared)
         keys: list[OffloadKey] = []
         slots: list[int] = []
         emptied = []
@@ -295,12 +282,3 @@ class RecencyList:
                 chain = self.chains[number]
                 self.chains[number] = extended(chain, tuple(keys_by_slot), tuple(keys_by_slot.values()), stamp)
             self._sparing.discard(number)
-
-
-def _fill(by_slot: list[int], slots: Sequence[int], value: int) -> None:
-    first, stop, count = slots[0], slots[-1] + 1, len(slots)
-    if count > _FEW and stop - first == count and tuple(slots) == tuple(range(first, stop)):
-        by_slot[first:stop] = [value] * count
-        return
-    for slot in slots:
-        by_slot[slot] = value

@@ -13,7 +13,7 @@ from aiokvoffload.errors import InternalError
 Victims = tuple[list[OffloadKey], list[int]]
 """Keys that leave, the first to go first, and the slot of each."""
 
-Run = tuple[Sequence[int], Sequence[OffloadKey], int, int, int]
+Run = tuple[tuple[int, ...], tuple[OffloadKey, ...], int, int, int]
 """Slots and their keys, head first; the first of them that is still here and the one after the last; a stamp."""
 
 Chain = tuple[Run, ...]
@@ -30,7 +30,7 @@ def extended(chain: Chain, slots: Sequence[int], keys: Sequence[OffloadKey], sta
         last_slots, last_keys, begin, end, last_stamp = chain[-1]
         if last_stamp != stamp or end - begin > len(slots) or end - begin + len(slots) > _FEW:
             break
-        slots, keys, chain = (*last_slots[begin:end], *slots), (*last_keys[begin:end], *keys), chain[:-1]
+        slots, keys, chain = last_slots[begin:end] + slots, last_keys[begin:end] + keys, chain[:-1]
     return (*chain, (slots, keys, 0, len(slots), stamp))
 
 
@@ -45,35 +45,31 @@ def cut_tail(chain: Chain, count: int, keys: list[OffloadKey], slots: list[int])
     """The same, behind what is in `keys` and `slots` already; returns the chain without them."""
     left = len(chain)
     while left and count > 0:
-        run = chain[left - 1]
+        left -= 1
+        run = chain[left]
         run_slots, run_keys, begin, end, _ = run
         stop = end - count if end - begin > count else begin
-        slots += run_slots[stop:end][::-1]
-        keys += run_keys[stop:end][::-1]
+        # Counted from behind, since a slice down to the first cannot name the place before it.
+        last, before = end - len(run_slots) - 1, stop - len(run_slots) - 1
+        slots += run_slots[last:before:-1]
+        keys += run_keys[last:before:-1]
         if stop > begin:
-            return (*chain[: left - 1], *_piece(run, begin, stop))
+            return (*chain[:left], _piece(run, begin, stop))
         count -= end - begin
-        left -= 1
     return chain[:left]
 
 
 def without(chain: Chain, slots: tuple[int, ...], first: int) -> tuple[Chain, int]:
     """The chain without `slots[first]`, which is here, and as many that follow in both; and where that ends."""
-    if first == 0 and len(chain) == 1:
-        run_slots, _, begin, end, _ = chain[0]
-        if begin == 0 and end == len(slots) and run_slots == slots:
-            return (), end  # all of it, as most often
     for index, run in enumerate(chain):
         run_slots, _, begin, end, _ = run
         at = begin if run_slots[begin] == slots[first] else find(run, slots[first])
         if at < end:
-            stop = at + count_same(run_slots[at:end], slots[first : first + end - at])
-            return (
-                *chain[:index],
-                *_piece(run, begin, at),
-                *_piece(run, stop, end),
-                *chain[index + 1 :],
-            ), first + stop - at
+            most = min(end - at, len(slots) - first)
+            stop = at + count_same(run_slots[at : at + most], slots[first : first + most])
+            head = (_piece(run, begin, at),) if begin < at else ()
+            tail = (_piece(run, stop, end),) if stop < end else ()
+            return (*chain[:index], *head, *tail, *chain[index + 1 :]), first + stop - at
     raise InternalError(f"slot {slots[first]} is taken out of a chain that it is not in")
 
 
@@ -101,11 +97,9 @@ def find(run: Run, slot: int) -> int:
         return end
 
 
-def _piece(run: Run, begin: int, end: int) -> Chain:
+def _piece(run: Run, begin: int, end: int) -> Run:
     """That part of a run; what is not in it is let go of once it is more than half of what is remembered."""
-    if begin == end:
-        return ()
     slots, keys, _, _, stamp = run
     if 2 * (end - begin) < len(slots):
-        return ((slots[begin:end], keys[begin:end], 0, end - begin, stamp),)
-    return ((slots, keys, begin, end, stamp),)
+        return slots[begin:end], keys[begin:end], 0, end - begin, stamp
+    return slots, keys, begin, end, stamp

@@ -153,7 +153,7 @@ class SlotCache(ChunkCache):
         return (
             len(set(run.keys)) == len(set(slots)) == count
             and self.pool.held_back.are_all(slots)
-            and self.pool.index.has_none_of(run.keys)
+            and len(self.absent(run.keys)) == count
         )
 
     def _sound_part(self, run: ChainRun) -> ChainRun:

@@ -21,7 +21,10 @@ def add(recency: RecencyList, slots: Sequence[int], chain: int) -> None:
 
 
 def touch(recency: RecencyList, slots: Sequence[int], chain: int) -> None:
-    recency.touch(make_keys(*slots), slots, chain)
+    """Move slots that are here to the end of a chain, which becomes the most recent one, even for no slots."""
+    recency.remove(slots)
+    recency.renew(chain)
+    add(recency, slots, chain)
 
 
 def evict(recency: RecencyList, count: int, protected: Iterable[int], chain: int) -> list[int]:
