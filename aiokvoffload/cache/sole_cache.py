@@ -72,17 +72,17 @@ class SoleCache(ChunkCache, TierCache[Held]):
         """The same; returns the keys that have no slot, in the order given."""
         absent, once = self._sift(keys)
         new = uses.count_use(keys, once)
-        if absent is not keys:
+        if absent is keys:
+            self.access_absent(new, uses.chain_number)
+        else:
             self.access(new, uses.chain_number)
-        elif new:
-            self._policy.access((), (), new, uses.chain_number)
         return absent
 
     def _sift(self, keys: Sequence[OffloadKey]) -> tuple[Sequence[OffloadKey], dict[OffloadKey, None]]:
         """The keys that have no slot, in the order given, and all keys once."""
         try:
             once = dict.fromkeys(keys)
-            absent = self.pool.index.absent(keys)
+            absent = super().absent(keys)
         except (IndexError, TypeError):
             self._check.refuse(keys)
             raise

@@ -62,7 +62,10 @@ class DirectCopies(Copies):
         return int(part.chunks.start) + (part.skipped_blocks + start) // part.route.blocks_per_chunk
 
     def enqueue(self, *, ordered: bool) -> Iterator[Step]:
-        """One launch in a step, what it does in one before; a kernel reads in stream order anyway."""
+        """One launch in each step, behind one that only describes where its blocks are many.
+
+        A kernel reads in stream order anyway.
+        """
         for number, (part, start, stop) in enumerate(self._pieces):
             while (pairs := self._staging.descriptors.take(stop - start)) is None:
                 yield Step.WAITS

@@ -114,7 +114,7 @@ class CPUOffloadingManager(OffloadingManager):
         keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
-        uses = self._requests.get(ctx.req_id) or self._passing_uses()  # before anything is pinned, since it may refuse
+        uses = self._uses_of(ctx)  # before anything is pinned, since it may refuse
         held = self._cache.use_pinning(keys, uses)
         served = len(held.keys)
         self._counts.loaded += served
@@ -149,7 +149,7 @@ class CPUOffloadingManager(OffloadingManager):
         keys = as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
-        uses = self._requests.get(ctx.req_id) or self._passing_uses()
+        uses = self._uses_of(ctx)
         absent = self._cache.use_sifting(keys, uses)
         wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
         if not wanted:
@@ -173,7 +173,7 @@ class CPUOffloadingManager(OffloadingManager):
                 be longer than this tier, and what a load has copied is needed here no more.
         """
         keys = as_sequence(keys)
-        uses = self._requests.get(ctx.req_id) or self._passing_uses()
+        uses = self._uses_of(ctx)
         absent = self._cache.use_sifting(keys, uses)
         if not absent:
             return self._nothing_to_store()
@@ -230,8 +230,7 @@ class CPUOffloadingManager(OffloadingManager):
         else:
             stored = self._cache.complete_write(record, failed)
             self._counts.stored += len(stored)
-            if failed:
-                self._counts.failed_stores += len(failed)
+            self._counts.failed_stores += len(failed)
             self._events.stored(stored)
         return is_current
 
@@ -239,7 +238,7 @@ class CPUOffloadingManager(OffloadingManager):
         """Count a use of the keys by this request; some 200 µs for 512 keys, so a long chain is touched in runs."""
         keys = as_sequence(keys)
         self._key_check.require_keys(keys)
-        self._cache.use(keys, self._requests.get(ctx.req_id) or self._passing_uses())
+        self._cache.use(keys, self._uses_of(ctx))
 
     def on_new_request(self, ctx: ReqContext) -> None:
         """Begin a request.
@@ -303,9 +302,9 @@ class CPUOffloadingManager(OffloadingManager):
             f"{len(self._stores)} stores)"
         )
 
-    def _passing_uses(self) -> RequestUses:
-        """Those of a request that was not begun, which uses once and is gone."""
-        return RequestUses(next(self._chain_numbers))
+    def _uses_of(self, ctx: ReqContext) -> RequestUses:
+        """What this request has used so far; one that was not begun uses once and is gone."""
+        return self._requests.get(ctx.req_id) or RequestUses(next(self._chain_numbers))
 
     def _part_of(
         self, book: TokenBook[Record], token: int, failed_keys: Collection[OffloadKey]
