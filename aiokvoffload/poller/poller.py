@@ -99,6 +99,20 @@ class Poller(Generic[JobT]):
         if self._fresh and self._loop is not None:
             self._turn()
 
+    def look_at(self, queue: int, job: JobT) -> None:
+        """Ask for `job`, just tracked, from its submission: it may have ended. What is behind others has not.
+
+        Nobody can wait for it yet, so that its announcement calls nobody.
+        """
+        watch = self._watches[queue]
+        if self._loop is None or len(watch) != 1 or watch.jobs[0] is not job:
+            return
+        self._polls += 1
+        try:
+            self._announced += self._announce_head(watch)
+        except Exception as error:  # noqa: BLE001 - as in a turn
+            self._break(error)
+
     def poll(self) -> int:
         """Announce all jobs that have ended; returns how many."""
         announced = self._poll(sys.maxsize, due_by_s=None)
@@ -113,20 +127,21 @@ class Poller(Generic[JobT]):
             for watch in self._watches:
                 if due_by_s is not None and not watch.is_due(due_by_s):
                     continue
-                while watch.jobs and announced < limit and (job := self._take_ended(watch)) is not None:
+                while watch.jobs and announced < limit and self._announce_head(watch):
                     announced += 1
-                    self._announce(job)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for an answer that cannot come
             self._break(error)
         self._announced += announced
         return announced
 
-    def _take_ended(self, watch: StreamWatch[JobT]) -> JobT | None:
+    def _announce_head(self, watch: StreamWatch[JobT]) -> bool:
+        """Announce a stream's first job, if it has ended."""
         ended = watch.take_ended(self._now_s(), crowded=self._is_crowded(watch))
         if ended is None:
-            return None
+            return False
         self._ended.append((watch, ended))
-        return ended.job
+        self._announce(ended.job)
+        return True
 
     def _is_crowded(self, watch: StreamWatch[JobT]) -> bool:
         """Whether another stream's transfer uses the bus. A loop, since a generator takes longer than the question."""

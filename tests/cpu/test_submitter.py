@@ -225,6 +225,29 @@ async def test_a_small_job_is_enqueued_before_the_call_returns_while_the_threads
     await stage.close()
 
 
+@pytest.mark.parametrize("kind", ["load", "store", "protected store"])
+async def test_a_small_job_that_has_ended_is_over_when_the_call_returns(kind: str) -> None:
+    """The loop would look for it on its next turn, which comes later than the copy takes."""
+    stage = Stage()
+    first = stage.load(1, 2, 40)
+    behind = stage.load(2, 3, 44)
+    assert (first.result, behind.result) == (None, None)
+    stage.device.release()
+    if kind == "load":  # the first one's end belongs to the loop, and nobody overtakes it
+        assert stage.load(3, 0, 32).result is None
+        assert [(await each).success for each in (first, behind)] == [True, True]
+        transfer = stage.load(4, 0, 32)
+    else:
+        transfer = stage.store(3, 8, 0, protect_source=kind == "protected store")
+    assert transfer.result is not None
+    assert transfer.result.success
+    told: list[int] = []
+    transfer.on_done(lambda result: told.append(result.job_id))
+    assert (told, await transfer) == ([transfer.job_id], transfer.result)
+    await transfer.fence(stage.device.create_stream())
+    await stage.close()
+
+
 @pytest.mark.parametrize("reason", ["fragments", "jobs", "the device"])
 async def test_what_may_take_long_is_left_to_the_thread(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I10."""

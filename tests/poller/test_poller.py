@@ -56,6 +56,45 @@ def test_a_device_that_refuses_to_answer_is_reported() -> None:
     assert len(stage.broken) == 1
 
 
+async def test_what_has_ended_by_its_submission_is_announced_there() -> None:
+    stage = Stage()
+    stage.poller.start()
+    job, behind, other = Job("one"), Job("behind"), Job("other")
+    for each in (job, behind, other):
+        stage.device.reach(each.end)
+    stage.poller.track(0, job)
+    stage.poller.look_at(0, job)
+    assert stage.ended == ["one"]
+    running = Job("running")
+    stage.poller.track(0, running)
+    stage.poller.look_at(0, running)
+    stage.poller.track(0, behind)
+    stage.poller.look_at(0, behind)  # the running one's end would be announced here, to those who wait for it
+    stage.poller.track(1, other)
+    stage.poller.look_at(1, running)  # the other one is not what this submission is about
+    assert (stage.ended, stage.poller.statistics().polls) == (["one"], 2)
+    await stage.sleep_in()
+    assert stage.ended == ["one", "other"]
+    stage.device.reach(running.end)
+    stage.alarm.ring()
+    await stage.turns()
+    assert stage.ended == ["one", "other", "running", "behind"]
+    assert (stage.poller.statistics().announced, stage.poller.statistics().lag.samples) == (4, 4)
+    stage.poller.stop()
+    assert stage.broken == []
+
+
+async def test_a_device_that_refuses_to_answer_a_submission_is_reported() -> None:
+    stage = Stage()
+    stage.poller.start()
+    job = Job("lost")
+    stage.poller.track(0, job)
+    stage.device.break_down()
+    stage.poller.look_at(0, job)
+    assert (len(stage.broken), stage.ended) == (1, [])
+    stage.poller.stop()
+
+
 async def test_an_idle_poller_asks_nothing_and_a_job_wakes_it() -> None:
     stage = Stage()
     stage.poller.start()
@@ -326,6 +365,24 @@ async def test_a_new_head_is_looked_at_while_another_stream_sleeps_through_a_lon
     await stage.turns()
     assert stage.ended == ["short"]
     assert long.end not in stage.device.queries
+    stage.poller.stop()
+
+
+async def test_after_a_stall_what_is_behind_is_asked_for_at_once() -> None:
+    stage = Stage()
+    stage.poller.start()
+    await taught(stage, {128 * MIB: 0.0025})
+    jobs = [Job(str(number), size_bytes=128 * MIB) for number in range(3)]
+    await begin(stage, jobs[0])
+    for job in jobs[1:]:
+        stage.poller.track(0, job)
+    for job in jobs:
+        stage.clock.advance(0.0025)
+        stage.device.reach(job.end)
+    stage.clock.advance(0.05)
+    stage.alarm.ring()
+    await stage.turns(10)
+    assert stage.ended[-3:] == ["0", "1", "2"]
     stage.poller.stop()
 
 
