@@ -15,6 +15,8 @@ from aiokvoffload.copy.slot_runs import slot_runs
 from aiokvoffload.copy.staging import Runs, Staging
 from aiokvoffload.copy.tiles import Descriptors, TileRange, TileTable
 
+FIRST_PAIRS = 512
+"""Blocks described before the first copy: it takes hardly longer than for one, and leaves time to describe the next."""
 MANY_CHUNKS = 1024
 """Finding the runs of more at a time would keep the GIL for some hundred microseconds."""
 
@@ -64,11 +66,11 @@ class SegmentedPart:
     def slices(self, max_pairs: int) -> Iterator[range]:
         """Segments whose descriptors are uploaded together: at most `max_pairs`, and of few chunks.
 
-        The first one comes alone, since the bus has nothing to do while it is described, and then four times as much at
-        a time as before, since the bus is busy with that while more is described.
+        Few at first, since the bus has nothing to do while they are described, and then four times as many at a time as
+        before, since the bus is busy with those while more are described.
         """
         most = min(max_pairs, MANY_CHUNKS * self._selected.route.blocks_per_chunk)
-        start = pairs = limit = 0
+        start, pairs, limit = 0, 0, min(FIRST_PAIRS, most)
         for index in range(len(self.ranges)):
             count = self.count_blocks(index)
             if index > start and pairs + count > limit:

@@ -149,6 +149,11 @@ class Machinery:
             undo.callback(handler.close)
             yield handler
 
+    @staticmethod
+    def thread_of(handler: int) -> int:
+        """Which of the submission threads feeds this handler."""
+        return _THREADS[handler][0]
+
     def submit(self, handler: int, work: Work) -> None:
         """Have the submission thread do `work`, in the order of this handler's.
 

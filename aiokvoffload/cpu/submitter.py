@@ -22,7 +22,7 @@ FEW_FRAGMENTS = 8
 FEW_JOBS = 16
 """In flight: behind more, nobody waits for 100 µs, and the device's queue may be full, which a call would wait for."""
 FEW_BYTES = 256 << 10
-"""They are on the bus for 5 µs, and so are there before their call is over; the loop would look 50 µs later."""
+"""On the bus for 5 µs, they have ended when their call has; a turn of the loop would notice 20 µs later."""
 
 
 class Submitter:
@@ -47,15 +47,16 @@ class Submitter:
     ) -> None:
         self._device, self._machinery = device, machinery
         self._ledger, self._handover, self._poller = ledger, handover, poller
-        self._jobs_there = 0
+        self._jobs_there = [0] * len(machinery.submissions)
 
     def enqueue_soon(self, job: Job) -> None:
-        """Leave it to a submission thread, whose driver calls may be slow; a small job is enqueued at once if none is.
+        """Leave it to its submission thread, whose driver calls may be slow; a small job is enqueued at once if it can.
 
-        Each stream is fed by one thread at a time, and the driver has one lock: hence only while the threads have
-        nothing to do, and nothing that they did is still to be noted here.
+        Each stream is fed by one thread at a time: hence only while that thread has nothing to do, and nothing that it
+        did is still to be noted here.
         """
-        if self._jobs_there or self._device.wants_thread or not self._is_quick(job):
+        thread_has_jobs = self._jobs_there[self._machinery.thread_of(job.handler)] > 0
+        if thread_has_jobs or self._device.wants_thread or not self._is_quick(job):
             self._enqueue_there(job, self._enqueue(job))
         else:
             self._enqueue_now(job)
@@ -84,7 +85,7 @@ class Submitter:
     def _enqueue_there(self, job: Job, steps: Iterator[Step]) -> None:
         try:
             self._machinery.submit(job.handler, _Enqueueing(self, job, steps))
-            self._jobs_there += 1
+            self._jobs_there[self._machinery.thread_of(job.handler)] += 1
         except Exception as error:  # noqa: BLE001 - the job was accepted, so its transfer tells (I1)
             job.fail(error)
             self._track(job)
@@ -130,13 +131,13 @@ class Submitter:
             self._track_here(job)
 
     def _track_here(self, job: Job) -> None:
-        """From the job's submission."""
+        """From the job's submission, which may be told of its end at once."""
         self._track(job)
         if job.size_bytes <= FEW_BYTES:
             self._poller.look_at(job.handler, job)
 
     def _enqueued_there(self, job: Job) -> None:
-        self._jobs_there -= 1
+        self._jobs_there[self._machinery.thread_of(job.handler)] -= 1
         self._track(job)
         self._poller.look()
 

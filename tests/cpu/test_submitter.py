@@ -257,7 +257,7 @@ async def test_what_may_take_long_is_left_to_the_thread(reason: str, monkeypatch
     else:
         monkeypatch.setattr(submitter_module, f"FEW_{reason.upper()}", 0)
     load = stage.load(1, 0, 32)
-    assert (stage.worker._submitter._jobs_there, load.result) == (1, None)
+    assert (stage.worker._submitter._jobs_there, load.result) == ([1, 0], None)
     stage.device.release_submissions()
     stage.device.release()
     assert (await load).success
@@ -281,6 +281,22 @@ async def test_a_small_job_does_not_overtake_one_that_the_thread_has() -> None:
     assert all([(await each).success for each in (first, second)])
     await asyncio.sleep(0)
     assert ended == [1, 2]
+    await stage.close()
+
+
+async def test_a_small_job_waits_for_no_thread_of_the_other_direction() -> None:
+    """Beside stores of many fragments, a load that has a thread enqueue it comes a tenth of a millisecond later."""
+    stage = Stage()
+    stage.device.hold_submissions()
+    store = stage.store(1, 8, 2, protect_source=False)
+    with mock.patch.object(ManualDevice, "wants_thread", False):
+        load = stage.load(2, 0, 32)
+        assert stage.device.pending_work == 1
+        dependent = stage.load(3, 2, 40)  # reads what the store writes, which is not on the device yet (I8)
+        assert stage.device.pending_work == 1
+    stage.device.release_submissions()
+    stage.device.release()
+    assert all([(await each).success for each in (store, load, dependent)])
     await stage.close()
 
 
