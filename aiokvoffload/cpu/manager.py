@@ -331,5 +331,5 @@ class CPUOffloadingManager(OffloadingManager):
 
 
 def _require_at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"{name} must be at least 1, got {value}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")

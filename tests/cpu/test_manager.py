@@ -906,8 +906,10 @@ def test_a_manager_that_cannot_work_is_refused() -> None:
         CPUOffloadingManager([PoolShape((0,), 1, 1)], groups=[GroupConfig(), GroupConfig()])
     with pytest.raises(ConfigError, match="unknown name 'nonsense'"):
         make_manager(policy="nonsense")
-    with pytest.raises(ConfigError, match="store_threshold must be at least 1, got 0"):
-        make_manager(store_threshold=0)
+    wrong: tuple[Any, ...] = (0, 1.5, True, "3")
+    for threshold in wrong:
+        with pytest.raises(ConfigError, match=f"store_threshold must be a whole number of .* 1, got {threshold!r}"):
+            make_manager(store_threshold=threshold)
 
 
 def test_the_repr_counts() -> None:
