@@ -53,13 +53,13 @@ class Submitter:
         """Leave it to its submission thread, whose driver calls may be slow; a small job is enqueued at once if it can.
 
         Each stream is fed by one thread at a time: hence only while that thread has nothing to do, and nothing that it
-        did is still to be noted here.
+        did is still to be noted here. Beside the other thread's driver calls the driver's lock may be waited for.
         """
-        thread_has_jobs = self._jobs_there[self._machinery.thread_of(job.handler)] > 0
-        if thread_has_jobs or self._device.wants_thread or not self._is_quick(job):
-            self._enqueue_there(job, self._enqueue(job))
-        else:
+        thread_is_idle = self._jobs_there[self._machinery.thread_of(job.handler)] == 0
+        if thread_is_idle and not self._device.wants_thread and self._is_quick(job):
             self._enqueue_now(job)
+        else:
+            self._enqueue_there(job, self._enqueue(job))
 
     def _enqueue_now(self, job: Job) -> None:
         steps = self._machinery.handlers[job.handler].enqueue(job)
