@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 ANNOUNCED_PER_TURN = 4
 """What follows an announcement may take a tenth of a millisecond, and many jobs may have ended at once (I10)."""
+MOST_FIGURES_LATE = 64
+"""Ends whose times may be left for a turn in which none is announced, which may never come."""
 SPIN_S = 0.000015
 """What comes sooner is waited for on every turn of the loop: an alarm costs as much of the core, and comes late."""
 
@@ -82,7 +84,7 @@ class Poller(Generic[JobT]):
         self._alarm_delay_s = self._alarm_due_s = self._spinning_since_s = 0.0
         self._lateness = Lateness()
         self._turn_pending: asyncio.Handle | None = None
-        self._fresh = False
+        self._fresh = self._has_looked = False
         self._allowance = SpinAllowance()
         self._ended: list[tuple[StreamWatch[JobT], Ended[JobT]]] = []
 
@@ -102,11 +104,14 @@ class Poller(Generic[JobT]):
     def look_at(self, queue: int, job: JobT) -> None:
         """Ask for `job`, just tracked, from its submission: it may have ended. What is behind others has not.
 
-        Nobody can wait for it yet, so that its announcement calls nobody.
+        Nobody can wait for it yet, so that its announcement calls nobody. Once in a turn of the loop only: whoever
+        submits in a row would else never wait, and nobody else would get a turn (I10), and whoever submits the next
+        from a callback of the last would never come back from it.
         """
         watch = self._watches[queue]
-        if self._loop is None or len(watch) != 1 or watch.jobs[0] is not job:
+        if self._loop is None or self._has_looked or len(watch) != 1 or watch.jobs[0] is not job:
             return
+        self._has_looked = True
         self._polls += 1
         try:
             self._announced += self._announce_head(watch)
@@ -206,15 +211,16 @@ class Poller(Generic[JobT]):
     def _turn(self) -> None:
         begun_s = time.thread_time() - self._announcing_s
         self._withdraw_turn()
-        self._fresh = False
+        self._fresh = self._has_looked = False
         announced = 1
         try:
             announced = self._poll(ANNOUNCED_PER_TURN, due_by_s=self._now_s() + SPIN_S)
         finally:  # an interrupt raised here ends this run of the loop; another run of it goes on
+            if not announced or len(self._ended) >= MOST_FIGURES_LATE:
+                self._take_figures()
             if announced:  # the next turn comes after whoever waited for them
                 self._request_turn()
             else:
-                self._take_figures()
                 self._plan_turn()
             self._polling_s += time.thread_time() - self._announcing_s - begun_s
 

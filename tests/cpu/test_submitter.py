@@ -230,21 +230,59 @@ async def test_a_small_job_that_has_ended_is_over_when_the_call_returns(kind: st
     """The loop would look for it on its next turn, which comes later than the copy takes."""
     stage = Stage()
     first = stage.load(1, 2, 40)
-    behind = stage.load(2, 3, 44)
-    assert (first.result, behind.result) == (None, None)
     stage.device.release()
-    if kind == "load":  # the first one's end belongs to the loop, and nobody overtakes it
-        assert stage.load(3, 0, 32).result is None
-        assert [(await each).success for each in (first, behind)] == [True, True]
-        transfer = stage.load(4, 0, 32)
-    else:
-        transfer = stage.store(3, 8, 0, protect_source=kind == "protected store")
+    assert stage.load(2, 3, 44).result is None  # the first one's end belongs to the loop, and nobody overtakes it
+    assert (await first).success
+    await asyncio.sleep(0)
+    transfer = stage.load(3, 0, 32) if kind == "load" else stage.store(3, 8, 0, protect_source=kind != "store")
     assert transfer.result is not None
     assert transfer.result.success
     told: list[int] = []
     transfer.on_done(lambda result: told.append(result.job_id))
-    assert (told, await transfer) == ([transfer.job_id], transfer.result)
+    assert (told, await transfer) == ([3], transfer.result)
     await transfer.fence(stage.device.create_stream())
+    await stage.close()
+
+
+async def test_whoever_submits_the_next_from_the_callback_of_the_last_comes_back_from_it() -> None:
+    """A chain of calls would end in an error of the interpreter, which looks like one of the device."""
+    stage = Stage()
+    stage.device.release()
+    begun, nested, deepest = 0, 0, 0
+
+    def submit_next(*_: object) -> None:
+        nonlocal begun, nested, deepest
+        begun, nested = begun + 1, nested + 1
+        deepest = max(deepest, nested)
+        if begun < 100:
+            stage.load(begun, 0, 32).on_done(submit_next)
+        nested -= 1
+
+    submit_next()
+    while begun < 100:
+        await asyncio.sleep(0)
+    assert deepest <= 2
+    await stage.close()
+
+
+async def test_whoever_awaits_small_jobs_in_a_row_leaves_others_their_turns() -> None:
+    """I10."""
+    stage = Stage()
+    stage.device.release()
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    for number in range(100):
+        assert (await stage.store(number, 8, 0)).success
+    assert turns >= 50
+    counting.cancel()
+    await asyncio.wait([counting])
     await stage.close()
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aiokvoffload.base import Event
 from aiokvoffload.device.host import HostEvent
 from aiokvoffload.poller import Poller
-from aiokvoffload.poller.poller import ANNOUNCED_PER_TURN
+from aiokvoffload.poller.poller import ANNOUNCED_PER_TURN, MOST_FIGURES_LATE
 from aiokvoffload.poller.watch import MOST_PATIENCE_S, PATIENCE_S
 from aiokvoffload.testing import ManualDevice
 from tests.poller.stage import Job, Stage, pending
@@ -59,20 +59,22 @@ def test_a_device_that_refuses_to_answer_is_reported() -> None:
 async def test_what_has_ended_by_its_submission_is_announced_there() -> None:
     stage = Stage()
     stage.poller.start()
-    job, behind, other = Job("one"), Job("behind"), Job("other")
+    job, running, behind, other = (Job(name) for name in ("one", "running", "behind", "other"))
     for each in (job, behind, other):
         stage.device.reach(each.end)
     stage.poller.track(0, job)
     stage.poller.look_at(0, job)
     assert stage.ended == ["one"]
-    running = Job("running")
+    await stage.turns()
     stage.poller.track(0, running)
     stage.poller.look_at(0, running)
+    await stage.sleep_in()
     stage.poller.track(0, behind)
     stage.poller.look_at(0, behind)  # the running one's end would be announced here, to those who wait for it
     stage.poller.track(1, other)
+    asked = len(stage.device.queries)
     stage.poller.look_at(1, running)  # the other one is not what this submission is about
-    assert (stage.ended, stage.poller.statistics().polls) == (["one"], 2)
+    assert (stage.ended, len(stage.device.queries)) == (["one"], asked)
     await stage.sleep_in()
     assert stage.ended == ["one", "other"]
     stage.device.reach(running.end)
@@ -80,6 +82,24 @@ async def test_what_has_ended_by_its_submission_is_announced_there() -> None:
     await stage.turns()
     assert stage.ended == ["one", "other", "running", "behind"]
     assert (stage.poller.statistics().announced, stage.poller.statistics().lag.samples) == (4, 4)
+    stage.poller.stop()
+    assert stage.broken == []
+
+
+async def test_whoever_submits_in_a_row_is_told_of_one_end_at_once_and_waits_for_the_next() -> None:
+    """I10: or nobody else would get a turn of the loop."""
+    stage = Stage()
+    stage.poller.start()
+    for number in range(2 * MOST_FIGURES_LATE):
+        jobs = [Job(f"{number} {name}") for name in ("first", "second")]
+        for queue, job in enumerate(jobs):
+            stage.device.reach(job.end)
+            stage.poller.track(queue, job)
+            stage.poller.look_at(queue, job)
+        assert stage.ended[2 * number :] == [jobs[0].name]
+        await stage.turns(1)
+        assert stage.ended[2 * number :] == [job.name for job in jobs]
+        assert len(stage.poller._ended) <= MOST_FIGURES_LATE + 1  # although there is never a quiet turn
     stage.poller.stop()
     assert stage.broken == []
 
