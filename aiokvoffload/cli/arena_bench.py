@@ -5,6 +5,7 @@ measured.
 """
 
 import asyncio
+import contextlib
 import itertools
 import json
 import time
@@ -133,13 +134,13 @@ async def _measure_service(config: CPUOffloadingConfig, caches: CanonicalKVCache
         await _store(offload, 0)
         stored_s = time.perf_counter()
         with LoopProbe(PROBE_PERIOD_S) as probe:
-            growing = asyncio.create_task(wait_grown(offload))
             store_seconds, grown_s = [], 0.0
-            async for number in _until(growing):
-                store_seconds.append(await _store(offload, number))
-                grown_s = grown_s or _time_if_ready(offload)
-        tuned_s = time.perf_counter()
-        await growing
+            async with _growing(offload) as growing:
+                async for number in _until(growing):
+                    store_seconds.append(await _store(offload, number))
+                    grown_s = grown_s or _time_if_ready(offload)
+                tuned_s = time.perf_counter()
+                await growing
         (worker,) = offload.statistics().workers
     closed_s = time.perf_counter()
     await asyncio.to_thread(probe.join)
@@ -155,6 +156,17 @@ async def _measure_service(config: CPUOffloadingConfig, caches: CanonicalKVCache
         loop_blocked_us=probe.blocked_us.percentiles(),
         close_s=closed_s - tuned_s,
     )
+
+
+@contextlib.asynccontextmanager
+async def _growing(offload: OffloadingService) -> AsyncIterator[asyncio.Task[None]]:
+    """What waits for all memory, and does so no longer when this is left."""
+    growing = asyncio.create_task(wait_grown(offload))
+    try:
+        yield growing
+    finally:
+        growing.cancel()
+        await asyncio.wait([growing])
 
 
 def _time_if_ready(offload: OffloadingService) -> float:

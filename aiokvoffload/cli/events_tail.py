@@ -63,8 +63,8 @@ def as_text(line: Line) -> str:
     event = line.event
     text = f"{line.sequence}  {event.kind.value:8} {event.tier}"
     if event.keys:
-        first = get_offload_block_hash(event.keys[0]).hex()
-        text += f"  group {get_offload_group_idx(event.keys[0])}, {len(event.keys)} keys, {first[:16]}"
+        first, noun = get_offload_block_hash(event.keys[0]).hex(), "key" if len(event.keys) == 1 else "keys"
+        text += f"  group {get_offload_group_idx(event.keys[0])}, {len(event.keys)} {noun}, {first[:16]}"
     return text + (f"  ({event.reason.value})" if event.reason is not None else "")
 
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import tempfile
+import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,11 +71,22 @@ async def recovery_benchmark(*, directory: Path, rows: int) -> RecoveryBenchmark
     try:
         path = Path(folder.name)
         num_slots = rows + 2 * spare_slots(rows)
-        index_bytes = await asyncio.to_thread(_write_rows, path, rows, num_slots)
+        index_bytes = await _write_until_cancelled(path, rows, num_slots)
         config = DiskConfig(directories=(path,), disk_bytes=num_slots * CHUNK_BYTES, namespace="bench")
         return await _measure(DiskTier(config, TierShape((CHUNK_BYTES,), 1)), rows, index_bytes)
     finally:
         await asyncio.to_thread(folder.cleanup)
+
+
+async def _write_until_cancelled(path: Path, rows: int, num_slots: int) -> int:
+    """A thread cannot be cancelled: it is told, and ends behind the batch that it writes."""
+    stopping = threading.Event()
+    writing = asyncio.ensure_future(asyncio.to_thread(_write_rows, path, rows, num_slots, stopping))
+    try:
+        return await asyncio.shield(writing)
+    finally:
+        stopping.set()
+        await asyncio.wait([writing])
 
 
 def _require_room(directory: Path, rows: int) -> None:
@@ -118,11 +130,13 @@ async def _store(tier: DiskTier, number: int) -> float:
     return time.perf_counter() - started_s
 
 
-def _write_rows(path: Path, count: int, num_slots: int) -> int:
+def _write_rows(path: Path, count: int, num_slots: int, stopping: threading.Event) -> int:
     description = Description("bench", (CHUNK_BYTES,), 1, 1)
     store = RowStore(path / INDEX_NAME, description, max_slots=num_slots, now_s=int(time.time()))
     first_rank = (time.time_ns() // 1_000_000 - count) << 20
     for start in range(0, count, _BATCH_ROWS):
+        if stopping.is_set():
+            break
         numbers = range(start, min(count, start + _BATCH_ROWS))
         # Chains of 64 chunks, whose slots are anywhere.
         rows = [(n * 7919 % count, _key(n), first_rank + (n // 64 << 20) + n % 64, bytes(16)) for n in numbers]

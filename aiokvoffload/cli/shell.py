@@ -129,7 +129,7 @@ def count(
     show_default: bool | str = True,
 ) -> Any:
     """An option that is a whole number, bounded before anything makes an array, a range or a thread of it."""
-    return typer.Option(min=least, max=most, help=help, show_default=show_default)
+    return typer.Option(min=least, max=most, help=help, metavar="N", show_default=show_default)
 
 
 def directory(text: str) -> Path:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from aiokvoffload.base import CanonicalKVCaches, CanonicalKVCacheTensor, Ids
+from aiokvoffload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor, Ids
 from aiokvoffload.errors import ConfigError
 
 
@@ -103,6 +103,8 @@ def _check_overlaps(tensors: Sequence[CanonicalKVCacheTensor]) -> None:
 
 def _check_group(group_idx: int, kv_caches: CanonicalKVCaches) -> None:
     name, refs = f"kv_caches.group_data_refs[{group_idx}]", kv_caches.group_data_refs[group_idx]
+    if wrong := [ref for ref in refs if not isinstance(ref, CanonicalKVCacheRef)]:
+        raise ConfigError(f"{name} must hold CanonicalKVCacheRef records, got {wrong[0]!r:.100}")
     indices = [ref.tensor_idx for ref in refs]
     if not indices or len(set(indices)) != len(indices):
         raise ConfigError(f"{name} must name at least one tensor and each once, got {indices}")

@@ -20,6 +20,7 @@ PubSocket = zmq.Socket[bytes]
 
 
 _MOST_MESSAGES = (1 << 31) - 1
+_MOST_PORT = 65535
 
 
 def check_arguments(owner: str, *, texts: Mapping[str, object], high_water_mark: int) -> None:
@@ -73,12 +74,21 @@ def _bound(socket: Socket | PubSocket, high_water_mark: int) -> None:
     socket.setsockopt(zmq.LINGER, 0)
 
 
+def _check_port(endpoint: str) -> None:
+    """ZeroMQ takes what remains of a port that is too large for another one."""
+    transport, _, address = endpoint.partition("://")
+    port = address.rpartition(":")[2]
+    if transport == "tcp" and port.isdecimal() and (len(port) > 5 or int(port) > _MOST_PORT):
+        raise ArgumentError(f"endpoint {endpoint!r} must have a port of at most {_MOST_PORT}, got {port:.20}")
+
+
 def bind(socket: Socket | PubSocket, endpoint: str) -> str:
     """Bind a socket; returns the address, with the port that was chosen where the endpoint leaves that open.
 
     Raises:
         ArgumentError: the endpoint cannot be bound.
     """
+    _check_port(endpoint)
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
@@ -93,6 +103,7 @@ def connect(socket: Socket, endpoint: str) -> None:
     Raises:
         ArgumentError: the endpoint is none.
     """
+    _check_port(endpoint)
     try:
         socket.connect(endpoint)
     except zmq.ZMQError as error:

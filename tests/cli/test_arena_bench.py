@@ -1,12 +1,16 @@
+import asyncio
+import gc
 import io
 import json
 
 import pytest
 from rich.console import Console
 
+from aiokvoffload.cli import arena_bench
 from aiokvoffload.cli.arena_bench import arena_benchmark, arena_table
 from aiokvoffload.config import HostMemory
-from aiokvoffload.errors import ConfigError
+from aiokvoffload.errors import ConfigError, TransferError
+from aiokvoffload.service import OffloadingService
 
 SIZE_BYTES, CHUNK_BYTES = 1 << 20, 4096
 
@@ -26,6 +30,30 @@ async def test_the_arena_benchmark_measures_the_service_and_torch_in_one_run(mem
     text = " ".join(console.export_text().split())
     assert f"1,048,576 bytes of {memory.value} memory: host, not pinned" in text
     assert "the same from torch" in text
+
+
+async def until_closed(offload: OffloadingService) -> None:
+    while True:
+        offload.statistics()
+        await asyncio.sleep(0.001)
+
+
+async def test_what_goes_wrong_meanwhile_is_all_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever waits for all memory would else be told that the service was closed, and nobody would ask."""
+
+    async def store(_: object, number: int) -> float:
+        if number:
+            raise TransferError("the disk is full")
+        return 0.0
+
+    monkeypatch.setattr(arena_bench, "_store", store)
+    monkeypatch.setattr(arena_bench, "wait_grown", until_closed)
+    with pytest.raises(TransferError, match="the disk is full"):
+        await arena_benchmark(size_bytes=SIZE_BYTES, chunk_bytes=CHUNK_BYTES, piece_bytes=1 << 18, device="host")
+    gc.collect()
+    assert caplog.text == ""
 
 
 async def test_what_cannot_be_measured_is_refused() -> None:

@@ -5,12 +5,14 @@ import json
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from aiokvoffload.cli import recovery_bench
 from aiokvoffload.cli.app import app
 from aiokvoffload.cli.fio import Fio
 from aiokvoffload.tiering.disk.calls import DiskCalls, Step
@@ -225,6 +227,18 @@ def test_bench_disk_measures_the_tier_beside_fio(
         assert figure["gbps"] > 0
         assert (figure["ratio"] is not None) == has_fio
     assert not list(tmp_path.iterdir())
+
+
+async def test_bench_recovery_that_is_cancelled_writes_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million rows take a minute, and Ctrl-C waited for all of them."""
+    monkeypatch.setattr(recovery_bench, "_BATCH_ROWS", 100)
+    began_s = time.perf_counter()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(recovery_bench.recovery_benchmark(directory=tmp_path, rows=200_000), 0.3)
+    assert time.perf_counter() - began_s < 3
+    assert not os.listdir(tmp_path)
 
 
 def test_bench_recovery_knows_every_row_in_the_end(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_lines_say_what_was_told() -> None:
     assert as_text(empty) == "9  stored   gpu"
     lines: list[Line] = [STORED, CLEARED, GapRecord(2, 4), Snapshot(9, (TierSnapshot("CPU", "cpu", ((KEY,),)),))]
     assert [as_text(line) for line in lines] == [
-        "7  stored   cpu  group 1, 1 keys, 0001020304050607",
+        "7  stored   cpu  group 1, 1 key, 0001020304050607",
         "8  cleared  disk  (reset)",
         "2 to 4  missed",
         "snapshot at 9: cpu 1",

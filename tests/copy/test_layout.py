@@ -41,6 +41,11 @@ def of_entry(entry: object) -> CanonicalKVCaches:
     return CanonicalKVCaches([entry], [[CanonicalKVCacheRef(0, 64)]])  # type: ignore[list-item] # what users pass
 
 
+def of_ref(ref: object) -> CanonicalKVCaches:
+    entry = CanonicalKVCacheTensor(torch.zeros((8, 64), dtype=torch.uint8), 64)
+    return CanonicalKVCaches([entry], [[ref]])  # type: ignore[list-item] # what users pass
+
+
 def overlapping() -> CanonicalKVCaches:
     whole = torch.zeros((9, 64), dtype=torch.uint8)
     entries = [CanonicalKVCacheTensor(whole[:8], 64), CanonicalKVCacheTensor(whole[1:], 64)]
@@ -57,6 +62,7 @@ def overlapping() -> CanonicalKVCaches:
         (overlapping(), "overlap"),
         (one(np.zeros((8, 64)), 64), r"tensors\[0\] must be .* of a torch.Tensor, got one of a ndarray"),  # type: ignore[arg-type]
         (of_entry(torch.zeros((8, 64))), r"tensors\[0\] must be a CanonicalKVCacheTensor.*, got Tensor"),
+        (of_ref(0), r"group_data_refs\[0\] must hold CanonicalKVCacheRef records, got 0"),
         (caches_of([8], [64], []), "at least one group"),
         (caches_of([8], [64], [[]]), "at least one tensor"),
         (caches_of([8], [64], [[(0, 64), (0, 64)]]), "each once"),

@@ -241,6 +241,13 @@ async def test_an_address_in_use_and_a_wrong_one_are_named() -> None:
         with pytest.raises(ArgumentError, match="cannot be connected to"):
             async with EventClient("nowhere"):
                 pass
+        port = "must have a port of at most 65535, got 99999"  # of which ZeroMQ would make 34463
+        with pytest.raises(ArgumentError, match=port):
+            async with EventPublisher(rig.bus, PublisherConfig(endpoint="tcp://*:99999")):
+                pass
+        with pytest.raises(ArgumentError, match=port):
+            async with EventClient("tcp://127.0.0.1:99999"):
+                pass
     with pytest.raises(ArgumentError, match=r"wire_format must be a WireFormat, got 'map'"):
         PublisherConfig(endpoint=LOOPBACK, wire_format="map")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"heartbeat_s must be above 0, got 0"):
