@@ -122,7 +122,8 @@ class PagePool:
         except asyncio.CancelledError:
             # A grant and a cancellation may meet in one turn of the loop: the blocks go back then.
             if waiter.granted.cancelled():
-                self._waiters.remove(waiter)
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
                 self._grant()
             else:
                 waiter.granted.result().release()
@@ -147,6 +148,9 @@ class PagePool:
     def _grant(self) -> None:
         while self._waiters:
             waiter = self._waiters[0]
+            if waiter.granted.cancelled():  # whoever waited may not have been told yet
+                self._waiters.popleft()
+                continue
             cached = self._match(waiter.keys)
             needed = waiter.num_blocks - len(cached)
             if needed > len(self._idle) - sum(block_id in self._idle for block_id in cached):

@@ -79,6 +79,20 @@ async def test_a_grant_that_meets_a_cancellation_gives_the_blocks_back() -> None
     assert pool.statistics().in_use == 0
 
 
+async def test_who_was_cancelled_and_does_not_know_yet_gets_nothing() -> None:
+    """Its blocks would be nobody's."""
+    pool = PagePool(4)
+    lease = await pool.lease([], 3)
+    cancelled, next_one = asyncio.create_task(pool.lease([], 4)), asyncio.create_task(pool.lease([], 3))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    lease.release()
+    assert len((await next_one).block_ids) == 3
+    await asyncio.wait([cancelled])
+    assert cancelled.cancelled()
+    assert pool.statistics() == PagePoolStatistics(in_use=3, cached=0, waiting=0)
+
+
 async def test_blocks_go_back_when_their_last_user_has_released_them() -> None:
     pool = PagePool(2)
     lease = await pool.lease([], 2)
