@@ -83,13 +83,15 @@ class Submitter:
         )
 
     def _enqueue_there(self, job: Job, steps: Iterator[Step]) -> None:
+        thread = self._machinery.thread_of(job.handler)
         # Before it is there: an interrupt between the two must not let the loop feed the thread's streams.
-        self._jobs_there[self._machinery.thread_of(job.handler)] += 1
+        self._jobs_there[thread] += 1
         try:
             self._machinery.submit(job.handler, _Enqueueing(self, job, steps))
         except Exception as error:  # noqa: BLE001 - the job was accepted, so its transfer tells (I1)
+            self._jobs_there[thread] -= 1
             job.fail(error)
-            self._enqueued_there(job)
+            self._track(job)
 
     def may_begin(self, job: Job) -> bool:
         """Whether what `job` waits for is on the device, so that it can be waited for there."""

@@ -104,9 +104,9 @@ class Poller(Generic[JobT]):
     def look_at(self, queue: int, job: JobT) -> None:
         """Ask for `job`, just tracked, from its submission: it may have ended. What is behind others has not.
 
-        Nobody can wait for it yet, so that its announcement calls nobody. Once in a turn of the loop only: whoever
-        submits in a row would else never wait, and nobody else would get a turn (I10), and whoever submits the next
-        from a callback of the last would never come back from it.
+        Nobody can wait for it yet, so that its announcement calls nobody; only that the device has failed is told to
+        all. Once in a turn of the loop: whoever submits in a row would else never wait, and nobody else would get a
+        turn (I10), and whoever submits the next from a callback of the last would never come back from it.
         """
         watch = self._watches[queue]
         if self._loop is None or self._has_looked or len(watch) != 1 or watch.jobs[0] is not job:
