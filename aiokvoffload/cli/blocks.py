@@ -3,15 +3,14 @@
 Knows shapes and who waits for blocks; knows nothing of what the blocks hold or when they may be freed.
 """
 
-import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from aiokvoffload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor
+from aiokvoffload.cli.waiting_line import WaitingLine
 from aiokvoffload.errors import ArgumentError, ConfigError, InternalError
 
 WORD_BYTES = 8
@@ -69,12 +68,6 @@ class AllocatorStatistics:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiter:
-    count: int
-    granted: "asyncio.Future[list[int]]"
-
-
 class BlockAllocator:
     """Hands out block ids, all that a request needs or none, first come first served.
 
@@ -89,15 +82,15 @@ class BlockAllocator:
         self.num_blocks = num_blocks
         # The two are the state: ids nobody has, and who waits for some.
         self._free = list(reversed(range(num_blocks)))
-        self._waiters: deque[_Waiter] = deque()
+        self._line: WaitingLine[list[int]] = WaitingLine(self.free)
         self._in_use: set[int] = set()
 
     def __repr__(self) -> str:
-        return f"BlockAllocator({len(self._free)} free of {self.num_blocks}, {len(self._waiters)} waiting)"
+        return f"BlockAllocator({len(self._free)} free of {self.num_blocks}, {len(self._line)} waiting)"
 
     def statistics(self) -> AllocatorStatistics:
         """How many blocks are free and in use, and how many requests wait."""
-        return AllocatorStatistics(len(self._free), len(self._in_use), len(self._waiters))
+        return AllocatorStatistics(len(self._free), len(self._in_use), len(self._line))
 
     async def allocate(self, count: int) -> list[int]:
         """Wait until `count` blocks are free and nobody came earlier; a cancelled wait takes none.
@@ -107,15 +100,7 @@ class BlockAllocator:
         """
         if count > self.num_blocks:
             raise ArgumentError(f"{count} blocks are asked for, the pool has {self.num_blocks}")
-        if not self._waiters and count <= len(self._free):
-            return self._take(count)
-        waiter = _Waiter(count, asyncio.get_running_loop().create_future())
-        self._waiters.append(waiter)
-        try:
-            return await waiter.granted
-        except asyncio.CancelledError:
-            self._withdraw(waiter)
-            raise
+        return await self._line.wait(lambda: self._take(count))
 
     def free(self, block_ids: Sequence[int]) -> None:
         """Give blocks back and serve who waits.
@@ -127,24 +112,11 @@ class BlockAllocator:
             raise InternalError(f"blocks are freed that are not in use: {sorted(set(block_ids) - self._in_use)}")
         self._in_use.difference_update(block_ids)
         self._free.extend(block_ids)
-        self._grant()
+        self._line.serve()
 
-    def _take(self, count: int) -> list[int]:
+    def _take(self, count: int) -> list[int] | None:
+        if count > len(self._free):
+            return None
         taken = [self._free.pop() for _ in range(count)]
         self._in_use.update(taken)
         return taken
-
-    def _grant(self) -> None:
-        while self._waiters and self._waiters[0].count <= len(self._free):
-            waiter = self._waiters.popleft()
-            # Cancelled, but its task has not run yet to withdraw.
-            if not waiter.granted.cancelled():
-                waiter.granted.set_result(self._take(waiter.count))
-
-    def _withdraw(self, waiter: _Waiter) -> None:
-        # A grant and a cancellation may meet in one turn of the loop: the blocks go back then.
-        if not waiter.granted.cancelled():
-            self.free(waiter.granted.result())
-        elif waiter in self._waiters:
-            self._waiters.remove(waiter)
-            self._grant()

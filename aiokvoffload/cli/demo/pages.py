@@ -3,15 +3,15 @@
 Knows ids, keys and counts; knows nothing of tensors, of copies, or of when a user has ended.
 """
 
-import asyncio
 import hashlib
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from aiokvoffload.base import OffloadKey, get_offload_block_hash, make_offload_key
+from aiokvoffload.cli.waiting_line import WaitingLine
 from aiokvoffload.errors import ArgumentError, InternalError
 
 
@@ -79,13 +79,6 @@ class PagePoolStatistics:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiter:
-    keys: Sequence[OffloadKey]
-    num_blocks: int
-    granted: "asyncio.Future[Lease]"
-
-
 class PagePool:
     """Hands out blocks, first come first served, and finds those that already hold a prefix.
 
@@ -104,7 +97,7 @@ class PagePool:
         self._idle: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._block_of: dict[OffloadKey, int] = {}
         self._key_of: dict[int, OffloadKey] = {}
-        self._waiters: deque[_Waiter] = deque()
+        self._line = WaitingLine(Lease.release)
 
     async def lease(self, keys: Sequence[OffloadKey], num_blocks: int) -> Lease:
         """Wait until `num_blocks` blocks can be had, those included that hold the leading ones of `keys`.
@@ -114,20 +107,7 @@ class PagePool:
         """
         if num_blocks > self.num_blocks:
             raise ArgumentError(f"num_blocks must be at most {self.num_blocks}, all there are, got {num_blocks}")
-        waiter = _Waiter(keys, num_blocks, asyncio.get_running_loop().create_future())
-        self._waiters.append(waiter)
-        self._grant()
-        try:
-            return await waiter.granted
-        except asyncio.CancelledError:
-            # A grant and a cancellation may meet in one turn of the loop: the blocks go back then.
-            if waiter.granted.cancelled():
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-                self._grant()
-            else:
-                waiter.granted.result().release()
-            raise
+        return await self._line.wait(lambda: self._grant(keys, num_blocks))
 
     def publish(self, keys: Sequence[OffloadKey], block_ids: Sequence[int]) -> None:
         """These blocks hold what their keys say, from now until they are handed out anew."""
@@ -143,20 +123,14 @@ class PagePool:
     def statistics(self) -> PagePoolStatistics:
         """Counts as they are now."""
         cached = sum(block_id in self._key_of for block_id in self._idle)
-        return PagePoolStatistics(self.num_blocks - len(self._idle), cached, len(self._waiters))
+        return PagePoolStatistics(self.num_blocks - len(self._idle), cached, len(self._line))
 
-    def _grant(self) -> None:
-        while self._waiters:
-            waiter = self._waiters[0]
-            if waiter.granted.cancelled():  # whoever waited may not have been told yet
-                self._waiters.popleft()
-                continue
-            cached = self._match(waiter.keys)
-            needed = waiter.num_blocks - len(cached)
-            if needed > len(self._idle) - sum(block_id in self._idle for block_id in cached):
-                return
-            self._waiters.popleft()
-            waiter.granted.set_result(self._take(cached, needed))
+    def _grant(self, keys: Sequence[OffloadKey], num_blocks: int) -> Lease | None:
+        cached = self._match(keys)
+        needed = num_blocks - len(cached)
+        if needed > len(self._idle) - sum(block_id in self._idle for block_id in cached):
+            return None
+        return self._take(cached, needed)
 
     def _match(self, keys: Sequence[OffloadKey]) -> list[int]:
         blocks: list[int] = []
@@ -183,11 +157,11 @@ class PagePool:
             if self._users[block_id] == 0:
                 self._idle[block_id] = None
                 self._idle.move_to_end(block_id, last=block_id in self._key_of)
-        self._grant()
+        self._line.serve()
 
     def _forget(self, block_id: int) -> None:
         if (key := self._key_of.pop(block_id, None)) is not None:
             del self._block_of[key]
 
     def __repr__(self) -> str:
-        return f"<PagePool {len(self._idle)} idle of {self.num_blocks}, {len(self._waiters)} waiting>"
+        return f"<PagePool {len(self._idle)} idle of {self.num_blocks}, {len(self._line)} waiting>"
