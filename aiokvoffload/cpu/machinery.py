@@ -27,15 +27,17 @@ from aiokvoffload.poller import PollerStatistics
 
 logger = logging.getLogger(__name__)
 
-STORES, PROTECTED_STORES, LOADS, EXPEDITED_LOADS = range(4)
-"""Handlers by index. Protected stores have a stream of their own because the owner's thread feeds it, and not the
-submission thread: each stream is fed by one thread, and the owner never waits for the other one's driver call."""
+EXPEDITED_LOADS, LOADS, STORES, PROTECTED_STORES = range(4)
+"""Handlers by index, and in the order in which ends are asked for: the model waits for loads, and whoever hears of a
+store's end may submit the next one, whose checking the loads would wait for. Protected stores have a stream of their
+own because the owner's thread feeds it, and not the submission thread: each stream is fed by one thread, and the owner
+never waits for the other one's driver call."""
 
 _HANDLERS = (
+    ("expedited loads", Direction.LOAD, -1, 1),
+    ("loads", Direction.LOAD, -1, 3),
     ("stores", Direction.STORE, 0, 3),
     ("protected stores", Direction.STORE, 0, 1),
-    ("loads", Direction.LOAD, -1, 3),
-    ("expedited loads", Direction.LOAD, -1, 1),
 )
 """Name, direction, priority of the stream that the jobs end in (a load's is the kernel's, whose short work goes before
 the engine's), and eighths of the staging memory."""

@@ -36,7 +36,12 @@ class DeviceErrors:
     ) -> None:
         """Let every other error pass."""
         if isinstance(error, RuntimeError | OSError):
-            raise BrokenError(f"{self._what}: the device failed: {error}") from error
+            raise device_failure(self._what, error) from error
+
+
+def device_failure(what: str, error: Exception) -> BrokenError:
+    """What `DeviceErrors` raises, for a `try` of one's own where even its calls would be felt."""
+    return BrokenError(f"{what}: the device failed: {error}")
 
 
 def is_stream(after: Stream | Event | None) -> bool:
@@ -154,8 +159,10 @@ class Device(ABC):
         Raises:
             BrokenError: the device has failed.
         """
-        with DeviceErrors("query"):
+        try:
             return event.query()
+        except (RuntimeError, OSError) as error:
+            raise device_failure("query", error) from error
 
     def create_handover(self) -> Handover:
         """The cheapest way to make streams of `create_stream` wait for each other.

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 
 from aiokvoffload.base import Event, Stream
-from aiokvoffload.device.base import Device, DeviceErrors, Handover
+from aiokvoffload.device.base import Device, DeviceErrors, Handover, device_failure
 from aiokvoffload.device.driver import CudaDriver
 from aiokvoffload.device.quick_driver import QuickDriver
 from aiokvoffload.device.quick_event import QuickEvent
@@ -112,11 +112,13 @@ class AcceleratorDevice(Device):
 
     def elapsed_s(self, start: Event, end: Event) -> float:
         """Seconds between two completed events, to about half a microsecond."""
-        with DeviceErrors("elapsed time"):
+        first, last = cast("Any", start), cast("Any", end)
+        try:
             if self._quick is None:
-                return float(cast("Any", start).elapsed_time(end)) / 1e3
-            with self._quick.current():
-                return self._quick.elapsed_s(cast("Any", start).cuda_event, cast("Any", end).cuda_event)
+                return float(first.elapsed_time(last)) / 1e3
+            return self._quick.elapsed_s(first.cuda_event, last.cuda_event)
+        except (RuntimeError, OSError) as error:
+            raise device_failure("elapsed time", error) from error
 
     def completed_at(self, event: Event) -> float:
         """Counted from an event whose time on the host is known; now, where there is none."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from aiokvoffload.device.driver import CudaDriver
 
 _DISABLE_TIMING = 2
-_NOT_READY = 600
+_SUCCESS, _NOT_READY = _ANSWERS = (0, 600)
 _THREADS_OF_A_WARP = 32
 
 
@@ -41,6 +41,9 @@ class LaunchParameters(ctypes.Structure):
 class QuickDriver(CudaDriver):
     """Enqueues on one thread, inside its `session`; what is about events is for any thread, inside a `current`.
 
+    Only what is asked of events that have been recorded needs no `current`: they know their context. Should the driver
+    see that otherwise, it is asked again inside one.
+
     Args:
         ordinal: the device's index, as torch counts.
 
@@ -63,6 +66,7 @@ class QuickDriver(CudaDriver):
         # Looked up once: these are called for every piece of every copy.
         lib = self._lib
         self._record, self._wait, self._query = lib.cuEventRecord, lib.cuStreamWaitEvent, lib.cuEventQuery
+        self._elapsed = lib.cuEventElapsedTime
         self._copy, self._launch = lib.cuMemcpyAsync, lib.cuLaunchKernel
         self._synchronize = ctypes.CDLL("libcuda.so.1").cuEventSynchronize  # it waits, so it gives up the GIL
         self._synchronize.argtypes = (pointer,)
@@ -96,8 +100,11 @@ class QuickDriver(CudaDriver):
     def event_passed(self, event: int) -> bool:
         """Whether the mark has been reached."""
         code: int = self._query(event)
-        if code != _NOT_READY:
-            self._check("cuEventQuery", code)
+        if code not in _ANSWERS:
+            with self.current():
+                code = self._query(event)
+            if code not in _ANSWERS:
+                self._check("cuEventQuery", code)
         return code != _NOT_READY
 
     def synchronize_event(self, event: int) -> None:
@@ -107,7 +114,9 @@ class QuickDriver(CudaDriver):
     def elapsed_s(self, start: int, end: int) -> float:
         """Seconds between two marks with times that have been reached."""
         milliseconds = ctypes.c_float()
-        self._call("cuEventElapsedTime", ctypes.byref(milliseconds), start, end)
+        if self._elapsed(ctypes.byref(milliseconds), start, end):
+            with self.current():
+                self._call("cuEventElapsedTime", ctypes.byref(milliseconds), start, end)
         return milliseconds.value / 1e3
 
     def copy_here(self, dst_ptr: int, src_ptr: int, size_bytes: int, *, stream: int) -> None:

@@ -36,8 +36,7 @@ class QuickEvent:
 
     def query(self) -> bool:
         """Whether everything before the mark has ended; never waits."""
-        with self._driver.current():
-            return self._driver.event_passed(self.cuda_event)
+        return self._driver.event_passed(self.cuda_event)
 
     def synchronize(self) -> None:
         """Block, without the GIL, until everything before the mark has ended."""

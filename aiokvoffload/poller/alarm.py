@@ -44,20 +44,28 @@ class TimerAlarm:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         self._loop, self._ring = loop, ring
+        self._is_on = self._is_spent = False
         self._timer = TimerDescriptor()
         loop.add_reader(self._timer.fileno, self._on_readable)
 
     def set(self, delay_s: float) -> None:
         """Ring in `delay_s` seconds."""
+        self._is_on, self._is_spent = True, False
         self._timer.set(delay_s)
 
     def clear(self) -> None:
         """Do not ring."""
-        self._timer.clear()
+        if self._is_on:
+            self._is_on = False
+            self._timer.clear()
 
     def _on_readable(self) -> None:
-        self._timer.clear()  # before the call, which may raise, and a timer left readable would keep the loop spinning
-        self._ring()
+        self._is_spent = True
+        try:
+            self._ring()
+        finally:  # most often it has been set again by now; left readable, it would keep the loop spinning
+            if self._is_spent:
+                self.clear()
 
     def close(self) -> None:
         """Give the descriptor back."""

@@ -40,9 +40,9 @@ class _Affine:
     def at(self, size_bytes: int) -> float:
         return self._fixed + self._per_byte * size_bytes
 
-    def correct(self, size_bytes: int, log_factor: float) -> None:
-        """Move the value at `size_bytes` by this factor, to the first order."""
-        share = self._fixed / self.at(size_bytes)
+    def correct(self, value: float, log_factor: float) -> None:
+        """Move what was told as `value` by this factor, to the first order."""
+        share = self._fixed / value
         log_factor /= share**2 + (1.0 - share) ** 2
         self._fixed *= math.exp(log_factor * share)
         self._per_byte *= math.exp(log_factor * (1.0 - share))
@@ -77,15 +77,12 @@ class TransferEstimator:
         if self._count:
             clip = max(LEAST_CLIP, CLIP_DEVIATIONS * deviation_s / expected_s)
             log_error = min(clip, max(-clip, log_error))
-        self._time.correct(size_bytes, gain * log_error)
+        self._time.correct(expected_s, gain * log_error)
         self._count += 1
         if self._count > 1:  # the first says how wrong the guess was, not how transfers vary
-            self._learn_deviation(size_bytes, expected_s * abs(math.expm1(log_error)), gain)
-
-    def _learn_deviation(self, size_bytes: int, error_s: float, gain: float) -> None:
-        deviation_s = self._deviation.at(size_bytes)
-        target_s = deviation_s + gain * (error_s - deviation_s)
-        self._deviation.correct(size_bytes, math.log(max(LEAST_SECONDS, target_s) / deviation_s))
+            error_s = expected_s * abs(math.expm1(log_error))
+            target_s = deviation_s + gain * (error_s - deviation_s)
+            self._deviation.correct(deviation_s, math.log(max(LEAST_SECONDS, target_s) / deviation_s))
 
     def __repr__(self) -> str:
         rate = 1.0 / (self._time.at(1) - self._time.at(0)) / 1e9

@@ -1,5 +1,6 @@
 """How late ends were noticed: the latest lags and their percentiles. Knows no device and no clock."""
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,30 +22,27 @@ class LagStatistics:
 
 
 class LagRecorder:
-    """The latest `LAG_SAMPLES` lags, in a ring, and how many there were of which length."""
+    """The latest `LAG_SAMPLES` lags, and how many there were of which length."""
 
-    __slots__ = ("_count", "_histogram", "_ring")
+    __slots__ = ("_histogram", "_latest_s")
 
     def __init__(self) -> None:
-        self._ring = np.zeros(LAG_SAMPLES)
-        self._count = 0
+        self._latest_s: deque[float] = deque(maxlen=LAG_SAMPLES)
         self._histogram = Histogram()
 
     def add(self, lag_s: float) -> None:
         """Keep one sample, in seconds."""
-        self._ring[self._count % LAG_SAMPLES] = lag_s
-        self._count += 1
+        self._latest_s.append(lag_s)
         self._histogram.add(lag_s)
 
     def statistics(self) -> LagStatistics:
         """Percentiles of what is kept."""
-        kept = self._ring[: min(self._count, LAG_SAMPLES)]
-        if not len(kept):
+        if not self._latest_s:
             return LagStatistics(0, 0.0, 0.0, 0.0, self._histogram.statistics())
         # Not `np.percentile`, whose first call imports for 10 ms, on whatever loop asked.
-        ordered = np.sort(kept)
-        p50_s, p99_s = (float(ordered[-(-len(kept) * share // 100) - 1]) for share in (50, 99))
-        return LagStatistics(len(kept), p50_s, p99_s, float(ordered[-1]), self._histogram.statistics())
+        ordered = np.sort(np.fromiter(self._latest_s, np.float64, len(self._latest_s)))
+        p50_s, p99_s = (float(ordered[-(-len(ordered) * share // 100) - 1]) for share in (50, 99))
+        return LagStatistics(len(ordered), p50_s, p99_s, float(ordered[-1]), self._histogram.statistics())
 
     def __repr__(self) -> str:
-        return f"LagRecorder({self._count} lags)"
+        return f"LagRecorder({len(self._latest_s)} lags)"

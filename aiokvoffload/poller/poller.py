@@ -130,10 +130,9 @@ class Poller(Generic[JobT]):
         announced = 0
         try:
             for watch in self._watches:
-                if due_by_s is not None and not watch.is_due(due_by_s):
-                    continue
-                while watch.jobs and announced < limit and self._announce_head(watch):
-                    announced += 1
+                if watch.jobs and (due_by_s is None or watch.is_due(due_by_s)):
+                    while watch.jobs and announced < limit and self._announce_head(watch):
+                        announced += 1
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for an answer that cannot come
             self._break(error)
         self._announced += announced
@@ -167,6 +166,8 @@ class Poller(Generic[JobT]):
         """Of jobs announced in earlier turns: whoever waits for one goes on first."""
         ended, self._ended = self._ended, []
         for watch, each in ended:
+            if each.job.busy_s is None:  # it teaches nothing, and to date it the driver's lock may be waited for
+                continue
             try:
                 self._lag.add(max(0.0, each.seen_s - watch.completed_at(each)))
                 watch.learn(each)

@@ -18,13 +18,8 @@ _MIN_DELAY_S = 1e-6
 _libc = ctypes.PyDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-class _TimeSpec(ctypes.Structure):
-    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
-
-
-class _TimerSpec(ctypes.Structure):
-    _fields_ = (("it_interval", _TimeSpec), ("it_value", _TimeSpec))
-
+_TimerSpec = ctypes.c_long * 4
+"""`struct itimerspec`: seconds and nanoseconds, first of an interval, which stays 0, and then until its time."""
 
 if _libc is not None:
     _libc.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -42,7 +37,7 @@ class TimerDescriptor:
         OSError: the system has no such timers, or no descriptor is left.
     """
 
-    __slots__ = ("__weakref__", "_close", "_spec", "_spec_address", "fileno")
+    __slots__ = ("__weakref__", "_close", "_is_closed", "_spec", "_spec_address", "fileno")
 
     def __init__(self) -> None:
         if _libc is None:
@@ -52,27 +47,30 @@ class TimerDescriptor:
             error = ctypes.get_errno()
             raise OSError(error, f"timerfd_create: {os.strerror(error)}")
         self._close = weakref.finalize(self, os.close, self.fileno)
+        self._is_closed = False
         self._spec = _TimerSpec()
         self._spec_address = ctypes.addressof(self._spec)
 
     def set(self, delay_s: float) -> None:
         """Become readable in `delay_s` seconds, and not before."""
-        seconds, fraction_s = divmod(max(_MIN_DELAY_S, delay_s), 1.0)
-        self._set(int(seconds), int(fraction_s * 1e9))
+        delay_s = max(_MIN_DELAY_S, delay_s)
+        seconds = int(delay_s)
+        self._set(seconds, int((delay_s - seconds) * 1e9))
 
     def clear(self) -> None:
         """Do not become readable, and be it no longer."""
         self._set(0, 0)
 
     def _set(self, seconds: int, nanoseconds: int) -> None:
-        if _libc is None or not self._close.alive:
+        if _libc is None or self._is_closed:
             return
-        self._spec.it_value.tv_sec, self._spec.it_value.tv_nsec = seconds, nanoseconds
+        self._spec[2], self._spec[3] = seconds, nanoseconds
         _libc.timerfd_settime(self.fileno, 0, self._spec_address, None)
 
     def close(self) -> None:
         """Give the descriptor back; repeating it does nothing."""
+        self._is_closed = True
         self._close()
 
     def __repr__(self) -> str:
-        return f"TimerDescriptor({self.fileno if self._close.alive else 'closed'})"
+        return f"TimerDescriptor({'closed' if self._is_closed else self.fileno})"

@@ -48,7 +48,10 @@ class Tracked(Protocol):
 
     @property
     def busy_s(self) -> float | None:
-        """Seconds from its start to its end on the device, known once its end was announced, or `None`."""
+        """Seconds from its start to its end on the device, known once its end was announced.
+
+        `None` leaves no figures: nothing is learnt from the job, nor how late its end was noticed.
+        """
         ...
 
 

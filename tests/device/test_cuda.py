@@ -3,7 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from aiokvoffload.base import Event, Stream
 from aiokvoffload.device.cuda import AcceleratorDevice
 from aiokvoffload.device.open import open_device
+from aiokvoffload.errors import BrokenError
 
 pytestmark = pytest.mark.gpu
 CYCLES = 50_000_000
@@ -76,6 +78,39 @@ def test_a_mark_may_be_let_go_of_before_it_is_reached(device: AcceleratorDevice)
     assert not device.query(end)
     end.synchronize()
     assert device.query(end)
+
+
+@pytest.mark.parametrize("makes_current", [(), (-1,)])
+def test_marks_answer_threads_that_have_another_device_or_none(
+    device: AcceleratorDevice, makes_current: tuple[int, ...]
+) -> None:
+    """And one that is none at all is an error there too, and no answer."""
+    if makes_current and torch.cuda.device_count() < 2:
+        pytest.skip("needs a second CUDA device")
+    stream = device.create_stream()
+    start = device.mark(stream)
+    device.enqueue(stream, sleep)
+    end = device.mark(stream)
+    answers: list[object] = []
+
+    def ask() -> None:
+        for _ in makes_current:
+            torch.cuda.set_device(torch.cuda.device_count() - 1)
+        try:
+            answers.append(device.query(end))
+            cast("Any", end).synchronize()
+            answers.append(device.query(end))
+            answers.append(device.elapsed_s(start, end))
+            device.elapsed_s(end, cast("Any", SimpleNamespace(cuda_event=0)))
+        except Exception as error:  # noqa: BLE001 - asserted below
+            answers.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert answers[:2] == [False, True]
+    assert answers[2] == device.elapsed_s(start, end)
+    assert isinstance(answers[3], BrokenError)
 
 
 def test_work_enqueued_goes_to_its_stream_and_the_thread_keeps_its_own(device: AcceleratorDevice) -> None:

@@ -106,8 +106,9 @@ class Stage:
 
     def end(self, job: Job) -> None:
         self.ended.append(job.name)
-        if job.start is not None and job.end is not None:
-            job.busy_s = self.device.completed_at(job.end) - self.device.completed_at(job.start)
+        if job.end is not None:
+            start = job.end if job.start is None else job.start
+            job.busy_s = self.device.completed_at(job.end) - self.device.completed_at(start)
         if job.name == "bad":
             raise KeyError(job.name)
 

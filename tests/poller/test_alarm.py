@@ -47,6 +47,33 @@ async def test_an_alarm_rings_once_for_each_time_it_is_set_and_not_before(opener
     alarm.close()
 
 
+@exact
+async def test_an_alarm_may_be_set_again_while_it_rings_and_is_silent_after_one_that_raised() -> None:
+    loop, rung, done = asyncio.get_running_loop(), list[int](), asyncio.Event()
+
+    def ring() -> None:
+        rung.append(len(rung))
+        if len(rung) < 3:
+            alarm.set(0.0001)
+        else:
+            done.set()
+            raise KeyError("the ring's own trouble")
+
+    loop.set_exception_handler(lambda _loop, _context: None)
+    alarm = TimerAlarm(loop, ring)
+    alarm.set(0.0001)
+    await done.wait()
+    await asyncio.sleep(0.01)
+    assert rung == [0, 1, 2]
+    alarm.set(0.0001)
+    alarm.clear()
+    alarm.clear()
+    await asyncio.sleep(0.005)
+    assert rung == [0, 1, 2]
+    loop.set_exception_handler(None)
+    alarm.close()
+
+
 @pytest.mark.parametrize("opener", BOTH)
 async def test_the_latest_setting_counts_and_a_cleared_alarm_is_silent(opener: Opener) -> None:
     loop, rung = asyncio.get_running_loop(), asyncio.Event()

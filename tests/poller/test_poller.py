@@ -468,7 +468,11 @@ async def test_whoever_waits_for_an_end_goes_on_before_the_figures_are_taken() -
         await told
         figures.append(stage.poller._lag.statistics().samples)
 
-    stage.poller._on_ended = told.set_result
+    def tell(job: Job) -> None:
+        stage.end(job)
+        told.set_result(job)
+
+    stage.poller._on_ended = tell
     waiter = asyncio.ensure_future(wait())
     await stage.turns(1)
     stage.poller.start()
@@ -479,6 +483,25 @@ async def test_whoever_waits_for_an_end_goes_on_before_the_figures_are_taken() -
     assert figures == [0]
     assert stage.poller.statistics().lag.samples == 1
     stage.poller.stop()
+
+
+def test_of_a_mark_that_teaches_nothing_the_device_is_not_asked_for_the_time() -> None:
+    """Its driver's lock may be somebody else's for half a millisecond, and the loop would wait for it."""
+    stage = Stage()
+    told: list[Job] = []
+    stage.poller._on_ended = told.append  # `busy_s` stays `None`, as that of a mark behind which blocks are free
+    mark = Job("released", start=pending())
+    for event in (mark.start, mark.end):
+        stage.device.reach(event)
+    stage.device._times.clear()  # asked for one now, it raises
+    stage.poller.track(0, mark)
+    assert (stage.poller.poll(), told) == (1, [mark])
+    assert stage.poller.statistics().lag.samples == 0
+    stage.poller.track(0, Job("job"))
+    stage.device.reach(stage.poller._watches[0].jobs[0].end)
+    stage.poller._on_ended = stage.end
+    assert stage.poller.poll() == 1
+    assert stage.poller.statistics().lag.samples == 1
 
 
 def test_stepped_polling_needs_no_loop_and_opens_no_alarm() -> None:
