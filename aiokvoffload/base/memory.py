@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 Ids = npt.NDArray[np.int64]
 """A one-dimensional array of block ids, slot indices or the like."""
 
-_MAX_ID = int(np.iinfo(np.int64).max)
+_ID_TYPE = np.dtype(np.int64)
+_MAX_ID = int(np.iinfo(_ID_TYPE).max)
 
 
 class LoadStoreSpec:
@@ -83,15 +84,15 @@ def as_ids(name: str, values: npt.ArrayLike) -> Ids:
     except (ValueError, TypeError, OverflowError, MemoryError) as error:
         raise ArgumentError(f"{name} must make an array of whole numbers below 2**63: {error}") from error
     if array.size == 0:
-        array = array.astype(np.int64)
+        array = array.astype(_ID_TYPE)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ArgumentError(
             f"{name} must be a one-dimensional array of whole numbers, got shape {array.shape} of {array.dtype}"
         )
     if array.dtype.kind == "u" and len(array) and (highest := int(array.max())) > _MAX_ID:
         raise ArgumentError(f"{name} must be at most {_MAX_ID}, got {highest} at index {int(array.argmax())}")
-    ids = array.astype(np.int64, copy=False)
-    if len(ids) and (lowest := int(np.minimum.reduce(ids))) < 0:
+    ids = array if array.dtype is _ID_TYPE else array.astype(_ID_TYPE)
+    if len(ids) and (lowest := ids.item(ids.argmin())) < 0:
         raise ArgumentError(f"{name} must be at least 0, got {lowest} at index {int(ids.argmin())}")
     return ids
 
