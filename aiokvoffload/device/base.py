@@ -7,7 +7,6 @@ of work in order, an event marks a place in it, and work in one stream can be ma
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import cast
 
 import torch
@@ -16,31 +15,11 @@ from aiokvoffload.base import Event, Stream
 from aiokvoffload.errors import ArgumentError, BrokenError
 
 
-class DeviceErrors:
-    """A context that turns what torch or a driver raises when the device has failed into `BrokenError`.
-
-    CUDA errors are sticky: after one, every later call on the device fails, so there is nothing to retry. A class,
-    since a generator takes longer than what is done inside.
-    """
-
-    __slots__ = ("_what",)
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let every other error pass."""
-        if isinstance(error, RuntimeError | OSError):
-            raise device_failure(self._what, error) from error
-
-
 def device_failure(what: str, error: Exception) -> BrokenError:
-    """What `DeviceErrors` raises, for a `try` of one's own where even its calls would be felt."""
+    """What to raise for a `RuntimeError` of torch's or an `OSError` of a driver's.
+
+    CUDA errors are sticky: after one, every later call on the device fails, so there is nothing to retry.
+    """
     return BrokenError(f"{what}: the device failed: {error}")
 
 
@@ -127,8 +106,10 @@ class Device(ABC):
         if after is None or is_stream(after):
             if after is not None and not hasattr(after, "wait_event"):
                 raise ArgumentError(f"after must be a stream that can wait for events, got {after!r}")
-            with DeviceErrors("record"):
+            try:
                 event = self._record(self.current_stream() if after is None else cast("Stream", after))
+            except (RuntimeError, OSError) as error:
+                raise device_failure("record", error) from error
             if not hasattr(event, "query"):  # torch's stand-in streams of the CPU record nothing
                 raise ArgumentError(f"after must be a stream of the {self.name} device, got {after!r}")
             return event
@@ -150,8 +131,10 @@ class Device(ABC):
         Raises:
             BrokenError: the device has failed.
         """
-        with DeviceErrors("wait"):
+        try:
             stream.wait_event(event)
+        except (RuntimeError, OSError) as error:
+            raise device_failure("wait", error) from error
 
     def query(self, event: Event) -> bool:
         """Whether everything before `event` has ended; never waits.

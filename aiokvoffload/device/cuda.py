@@ -13,10 +13,10 @@ from typing import Any, cast
 import torch
 
 from aiokvoffload.base import Event, Stream
-from aiokvoffload.device.base import Device, DeviceErrors, Handover, device_failure
+from aiokvoffload.device.base import Device, Handover, device_failure
 from aiokvoffload.device.driver import CudaDriver
 from aiokvoffload.device.quick_driver import QuickDriver
-from aiokvoffload.device.quick_event import QuickEvent
+from aiokvoffload.device.quick_event import QuickEvent, SpareEvents
 from aiokvoffload.device.quick_handover import QuickHandover
 
 _cuda: Any = torch.cuda  # its streams and events have no type annotations
@@ -41,6 +41,7 @@ class AcceleratorDevice(Device):
         self._is_cuda = torch_device.type == "cuda"
         self.driver = CudaDriver(index) if self._is_cuda and torch.version.hip is None else None
         self._quick = None if self.driver is None else QuickDriver(index)
+        self._spare_events = None if self._quick is None else SpareEvents(self._quick)
         self._clock_stream = self.create_stream(priority=-1)
         # Replaced as a whole, since another thread may read it meanwhile.
         self._clock: tuple[float, Event] | None = None
@@ -87,16 +88,20 @@ class AcceleratorDevice(Device):
 
     def mark(self, stream: Stream) -> Event:
         """By the driver itself, where there is CUDA's."""
-        if self._quick is None:
+        if self._spare_events is None:
             return super().mark(stream)
-        with DeviceErrors("mark"):
-            return QuickEvent(self._quick, stream)
+        try:
+            return QuickEvent(self._spare_events, stream)
+        except OSError as error:
+            raise device_failure("mark", error) from error
 
     def wait(self, stream: Stream, event: Event) -> None:
         """Make later work of `stream` wait for `event`."""
-        with DeviceErrors("wait"):
+        try:
             # Asked of the event: a generic stream would take CUDA's own event for a generic one.
             cast("Any", event).wait(self._own(stream))
+        except (RuntimeError, OSError) as error:
+            raise device_failure("wait", error) from error
 
     def create_handover(self) -> Handover:
         """By the driver itself, where there is CUDA's."""
@@ -143,8 +148,10 @@ class AcceleratorDevice(Device):
         """How long a mark's completion may have been before or after, when about it was, and the mark."""
         before_s = time.perf_counter()
         mark = self.record(self._clock_stream)
-        with DeviceErrors("synchronize"):
+        try:
             mark.synchronize()
+        except (RuntimeError, OSError) as error:
+            raise device_failure("synchronize", error) from error
         after_s = time.perf_counter()
         return (after_s - before_s) / 2, (before_s + after_s) / 2, mark
 
@@ -172,8 +179,10 @@ class AcceleratorDevice(Device):
     def close(self) -> None:
         """Let go of the driver's context."""
         self._clock = None
+        if self._spare_events is not None:
+            self._spare_events.close()
         drivers = (self.driver, self._quick)
-        self.driver = self._quick = None
+        self.driver = self._quick = self._spare_events = None
         for driver in drivers:
             if driver is not None:
                 driver.close()

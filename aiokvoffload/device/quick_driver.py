@@ -41,8 +41,8 @@ class LaunchParameters(ctypes.Structure):
 class QuickDriver(CudaDriver):
     """Enqueues on one thread, inside its `session`; what is about events is for any thread, inside a `current`.
 
-    Only what is asked of events that have been recorded needs no `current`: they know their context. Should the driver
-    see that otherwise, it is asked again inside one.
+    What a mark is made and asked by needs none: events and streams know their context. Should the driver see that
+    otherwise, the call is made again inside one.
 
     Args:
         ordinal: the device's index, as torch counts.
@@ -106,6 +106,12 @@ class QuickDriver(CudaDriver):
             if code not in _ANSWERS:
                 self._check("cuEventQuery", code)
         return code != _NOT_READY
+
+    def mark(self, event: int, stream: int) -> None:
+        """`record_event`, on any thread. `stream` is none of the default ones, which are each context's own."""
+        if self._record(event, stream):
+            with self.current():
+                self.record_event(event, stream)
 
     def synchronize_event(self, event: int) -> None:
         """Block, without the GIL, until the mark has been reached."""

@@ -71,10 +71,17 @@ def test_a_stream_of_torchs_waits_for_a_quick_mark_as_for_its_own(device: Accele
 
 
 def test_a_mark_may_be_let_go_of_before_it_is_reached(device: AcceleratorDevice) -> None:
-    stream, other = device.create_stream(), device.create_stream()
+    """Its event marks something else by then, and the wait is still for the old mark."""
+    stream, other, idle = (device.create_stream() for _ in range(3))
     device.enqueue(stream, sleep)
-    device.wait(other, device.mark(stream))
+    mark: Any = device.mark(stream)
+    device.wait(other, mark)
+    event = mark.cuda_event
+    del mark
+    again: Any = device.mark(idle)
+    assert again.cuda_event == event
     end = device.mark(other)
+    again.synchronize()
     assert not device.query(end)
     end.synchronize()
     assert device.query(end)
