@@ -91,7 +91,7 @@ class StreamWatch(Generic[JobT]):
     def __init__(self, device: Device) -> None:
         self._device = device
         self.jobs: deque[JobT] = deque()
-        self._head_since_s = 0.0
+        self._head_since_s = self._asked_s = 0.0
         self.started_at_s: float | None = None
         self.look_at_s: float | None = None
         self._crowded = False
@@ -117,7 +117,7 @@ class StreamWatch(Generic[JobT]):
         Raises:
             BrokenError: the device has failed.
         """
-        self.look_at_s = None
+        self.look_at_s, self._asked_s = None, now_s
         if not self.jobs or (end := self.jobs[0].end) is None:
             return None
         self._crowded |= crowded
@@ -155,8 +155,12 @@ class StreamWatch(Generic[JobT]):
         return self._device.completed_at(ended.end)
 
     def is_due(self, by_s: float) -> bool:
-        """Whether the head is to be asked for until then."""
-        return self.look_at_s is not None and self.look_at_s <= by_s
+        """Whether the head is to be asked for until then. There must be a head.
+
+        Where that was not planned, because the turn that asked last announced others, it is counted from there: whoever
+        waited for those may have kept the loop for longer than the head needs.
+        """
+        return self.plan(self._asked_s) <= by_s
 
     def plan(self, now_s: float) -> float:
         """When the head is to be asked for, which is decided once after each time. There must be a head."""

@@ -297,6 +297,36 @@ async def test_the_last_moment_is_waited_for_on_every_turn_so_others_get_theirs(
     stage.poller.stop()
 
 
+async def test_what_ended_while_those_told_before_it_kept_the_loop_is_seen_next() -> None:
+    """The turn that tells them asks for the other one too, and has no time to plan when to ask again."""
+    stage = Stage()
+    stage.poller.start()
+    for queue in (0, 1) * 10:
+        await transfer(stage, 2 * MIB, 0.0001, queue)
+    other, first = Job("other", size_bytes=2 * MIB), Job("first", size_bytes=2 * MIB)
+    await begin(stage, other, 0)
+    await begin(stage, first, 1)
+
+    def submit_on() -> None:
+        stage.clock.advance(0.0004)
+        stage.device.reach(other.end)
+
+    def tell(job: Job) -> None:
+        stage.end(job)
+        if job is first:
+            asyncio.get_running_loop().call_soon(submit_on)
+
+    stage.poller._on_ended = tell
+    stage.device.reach(first.end)
+    stage.alarm.ring()
+    assert other.end in stage.device.queries
+    alarms = stage.poller.statistics().alarms
+    await stage.turns(3)
+    assert stage.ended[-2:] == ["first", "other"]
+    assert stage.poller.statistics().alarms == alarms
+    stage.poller.stop()
+
+
 async def test_whoever_has_spun_enough_sleeps_a_little_instead() -> None:
     """I10: a steady stream of short transfers may not take the core."""
     stage = Stage()
