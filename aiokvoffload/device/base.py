@@ -202,4 +202,4 @@ class Device(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what the device keeps. Its streams must have ended. Blocks for no more than microseconds."""
+        """Let go of what the device keeps. Its streams must have ended. May wait for the driver's lock."""

@@ -40,19 +40,24 @@ class SpareEvents:
 
     def give(self, event: int) -> None:
         """Nobody asks for it any more; from any thread. Waits for what it marked go on."""
-        if not self._is_closed and len(self._spare) < MOST_SPARE:
+        if len(self._spare) < MOST_SPARE:
             self._spare.append(event)
-            return
-        # With the process the context may have gone before, and the event with it.
-        with contextlib.suppress(OSError, AttributeError), self.driver.current():
-            self.driver.destroy_event(event)
+        else:
+            self._destroy(event)
+        if self._is_closed:  # asked afterwards, since another thread may be closing
+            self.close()
 
     def close(self) -> None:
         """Give them back; later ones are given back at once."""
         self._is_closed = True
-        spare, self._spare = self._spare, []
-        for event in spare:
-            self.give(event)
+        with contextlib.suppress(IndexError):  # another thread's `give` may do the same
+            while True:
+                self._destroy(self._spare.pop())
+
+    def _destroy(self, event: int) -> None:
+        # With the process the context may have gone before, and the event with it.
+        with contextlib.suppress(OSError, AttributeError), self.driver.current():
+            self.driver.destroy_event(event)
 
     def __repr__(self) -> str:
         return f"SpareEvents({len(self._spare)})"

@@ -23,7 +23,8 @@ from aiokvoffload.poller.watch import PATIENCE_S, Ended, JobT, StreamWatch
 logger = logging.getLogger(__name__)
 
 ANNOUNCED_PER_TURN = 4
-"""What follows an announcement may take a tenth of a millisecond, and many jobs may have ended at once (I10)."""
+"""What follows an announcement may take a tenth of a millisecond, and many jobs may have ended at once (I10). One of
+each stream that is due is announced all the same."""
 MOST_FIGURES_LATE = 64
 """Ends whose times may be left for a turn in which none is announced, which may never come."""
 SPIN_S = 0.000015
@@ -114,7 +115,7 @@ class Poller(Generic[JobT]):
         self._has_looked = True
         self._polls += 1
         try:
-            self._announced += self._announce_head(watch)
+            self._announce_head(watch)
         except Exception as error:  # noqa: BLE001 - as in a turn
             self._break(error)
 
@@ -125,25 +126,28 @@ class Poller(Generic[JobT]):
         return announced
 
     def _poll(self, limit: int, *, due_by_s: float | None) -> int:
-        """Ask for the heads that are due, or for all; announce at most so many."""
+        """Ask for the heads that are due, or for all, one of each stream in turn, until so many have been announced.
+
+        Of each stream that is due at least the head is asked for: a stream whose jobs end as fast as they are announced
+        must not keep the others' from being told.
+        """
         self._polls += 1
-        announced = 0
+        before = self._announced
         try:
-            for watch in self._watches:
-                if watch.jobs and (due_by_s is None or watch.is_due(due_by_s)):
-                    while watch.jobs and announced < limit and self._announce_head(watch):
-                        announced += 1
+            due = [watch for watch in self._watches if watch.jobs and (due_by_s is None or watch.is_due(due_by_s))]
+            while due and self._announced - before < limit:
+                due = [watch for watch in due if self._announce_head(watch)]
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for an answer that cannot come
             self._break(error)
-        self._announced += announced
-        return announced
+        return self._announced - before
 
     def _announce_head(self, watch: StreamWatch[JobT]) -> bool:
-        """Announce a stream's first job, if it has ended."""
+        """Announce a stream's first job, if there is one and it has ended."""
         ended = watch.take_ended(self._now_s(), crowded=self._is_crowded(watch))
         if ended is None:
             return False
         self._ended.append((watch, ended))
+        self._announced += 1
         self._announce(ended.job)
         return True
 

@@ -47,6 +47,7 @@ class TimerDescriptor:
             error = ctypes.get_errno()
             raise OSError(error, f"timerfd_create: {os.strerror(error)}")
         self._close = weakref.finalize(self, os.close, self.fileno)
+        self._close.atexit = False  # the process closes it anyway, and nobody would be told
         self._is_closed = False
         self._spec = _TimerSpec()
         self._spec_address = ctypes.addressof(self._spec)

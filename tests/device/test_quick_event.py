@@ -74,6 +74,23 @@ def test_only_so_many_are_kept_and_none_after_the_end(driver: Driver, spare: Spa
     assert not driver.living
 
 
+def test_one_given_while_the_others_are_given_back_is_not_forgotten(
+    driver: Driver, spare: SpareEvents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector may let go of a mark on any thread, at any moment."""
+
+    class Closing(list[int]):
+        def append(self, event: int) -> None:
+            monkeypatch.undo()
+            spare.close()  # on another thread, between the question and the answer
+            spare._spare.append(event)
+
+    late = QuickEvent(spare, stream(7))
+    monkeypatch.setattr(spare, "_spare", Closing())
+    del late
+    assert not driver.living
+
+
 def test_one_that_could_not_be_recorded_is_not_lost(driver: Driver, spare: SpareEvents) -> None:
     driver.refuses = True
     with pytest.raises(OSError, match="LAUNCH_FAILED"):

@@ -474,6 +474,43 @@ async def test_what_ended_before_it_was_tracked_is_announced_without_a_turn_of_t
     stage.poller.stop()
 
 
+async def test_what_others_end_in_every_turn_does_not_keep_one_from_being_told() -> None:
+    """I1. It was asked for once, too early, and no turn is quiet enough to plan when to ask again."""
+    stage = Stage()
+    stage.poller.start()
+    one = Job("one")
+    stage.poller.track(1, one)
+    for turn in range(20):
+        short = Job("short")
+        stage.poller.track(0, short)
+        stage.device.reach(short.end)
+        await stage.turns(1)
+        if turn == 0:
+            assert one.end in stage.device.queries
+            stage.device.reach(one.end)
+        stage.clock.advance(1e-4)
+    assert len(stage.ended) == 21
+    assert stage.ended.index("one") < 5
+    stage.poller.stop()
+
+
+async def test_a_stream_whose_jobs_end_as_fast_as_they_are_told_leaves_others_their_turn() -> None:
+    stage = Stage()
+    stage.poller.start()
+    one = Job("one")
+    stage.poller.track(1, one)
+    stage.device.reach(one.end)
+    for _ in range(3):
+        for _ in range(2 * ANNOUNCED_PER_TURN):
+            short = Job("short")
+            stage.poller.track(0, short)
+            stage.device.reach(short.end)
+        await stage.turns(1)
+    assert len(stage.ended) == 3 * ANNOUNCED_PER_TURN
+    assert stage.ended.index("one") == 1
+    stage.poller.stop()
+
+
 async def test_many_ends_at_once_are_announced_a_few_in_a_turn() -> None:
     """I10."""
     stage = Stage()
