@@ -28,6 +28,7 @@ class SpareEvents:
     def __init__(self, driver: QuickDriver) -> None:
         self.driver = driver
         self._spare: list[int] = []
+        self._most = MOST_SPARE  # an interpreter that ends may have forgotten the module's names
         self._is_closed = False
 
     def take(self) -> int:
@@ -40,7 +41,7 @@ class SpareEvents:
 
     def give(self, event: int) -> None:
         """Nobody asks for it any more; from any thread. Waits for what it marked go on."""
-        if len(self._spare) < MOST_SPARE:
+        if len(self._spare) < self._most:
             self._spare.append(event)
         else:
             self._destroy(event)
