@@ -57,7 +57,7 @@ class Poller(Generic[JobT]):
 
     Args:
         device: whose events they are.
-        num_queues: how many streams there are.
+        num_queues: how many streams there are; those that come first are asked first.
         on_ended: called with each job whose event has completed, on the polling thread.
         on_broken: called when the device refuses to answer; the jobs left will never be announced.
         now_s: the time, in seconds, as `Device.completed_at` tells it.
@@ -136,13 +136,13 @@ class Poller(Generic[JobT]):
         try:
             due = [watch for watch in self._watches if watch.jobs and (due_by_s is None or watch.is_due(due_by_s))]
             while due and self._announced - before < limit:
-                due = [watch for watch in due if self._announce_head(watch)]
+                due = [watch for watch in due if self._announce_head(watch) and watch.jobs]
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for an answer that cannot come
             self._break(error)
         return self._announced - before
 
     def _announce_head(self, watch: StreamWatch[JobT]) -> bool:
-        """Announce a stream's first job, if there is one and it has ended."""
+        """Announce a stream's first job, if it has ended."""
         ended = watch.take_ended(self._now_s(), crowded=self._is_crowded(watch))
         if ended is None:
             return False

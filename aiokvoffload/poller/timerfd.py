@@ -48,7 +48,7 @@ class TimerDescriptor:
             raise OSError(error, f"timerfd_create: {os.strerror(error)}")
         self._close = weakref.finalize(self, os.close, self.fileno)
         self._close.atexit = False  # the process closes it anyway, and nobody would be told
-        self._is_closed = False
+        self._is_closed = False  # `_close` knows it too, by a call that would be made in every turn of the poller
         self._spec = _TimerSpec()
         self._spec_address = ctypes.addressof(self._spec)
 
