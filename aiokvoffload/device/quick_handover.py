@@ -4,10 +4,9 @@ By torch's events it takes 20 µs, and 130 beside two busy threads: most of what
 """
 
 from aiokvoffload.base import Stream
-from aiokvoffload.device.base import Handover
+from aiokvoffload.device.base import Handover, device_failure
 from aiokvoffload.device.driver import stream_handle
 from aiokvoffload.device.quick_driver import QuickDriver
-from aiokvoffload.errors import BrokenError
 
 
 class QuickHandover(Handover):
@@ -26,7 +25,7 @@ class QuickHandover(Handover):
             with self._driver.session:
                 self._event = self._driver.create_event()
         except OSError as error:
-            raise BrokenError(f"handover between streams: the device failed: {error}") from error
+            raise device_failure("handover between streams", error) from error
 
     def between(self, before: Stream, after: Stream) -> None:
         """Two calls of a microsecond."""
@@ -35,7 +34,7 @@ class QuickHandover(Handover):
                 self._driver.record_event(self._event, stream_handle(before))
                 self._driver.wait_event(stream_handle(after), self._event)
         except OSError as error:
-            raise BrokenError(f"handover between streams: the device failed: {error}") from error
+            raise device_failure("handover between streams", error) from error
 
     def close(self) -> None:
         """Give the event back."""
