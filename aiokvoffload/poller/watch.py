@@ -20,6 +20,9 @@ LONG_LOOKS_PER_WAIT = 64
 """The same beyond `PATIENCE_S`, where looking often costs more than it tells."""
 LEAST_LOOKS_PER_TRANSFER, MOST_LOOKS_PER_TRANSFER = 16, 32
 """What part of its time a transfer may be late by: where it takes long, a few percent are not worth spinning for."""
+WARM_UP_S, LEAST_WARM_UPS_PER_TRANSFER = 0.0001, 4
+"""A core that slept is slow at first, so the last of the time is waited for awake, unless the transfer is a long one:
+so long, or that part of what it takes if it is less."""
 LONG_TRANSFER_S = 0.001
 """From here on only the least looks are made, and none before it is due: long transfers in both directions add up."""
 PATIENCE_S = 0.0001
@@ -172,17 +175,18 @@ class StreamWatch(Generic[JobT]):
         """When the head may have ended, in seconds of `time.perf_counter`. There must be a head."""
         forecast = self._forecast(self.jobs[0].size_bytes)
         patience_s = max(PATIENCE_S, forecast.seconds / LEAST_LOOKS_PER_TRANSFER)
+        if forecast.seconds < LONG_TRANSFER_S:
+            most_looks, spread_s = MOST_LOOKS_PER_TRANSFER, forecast.spread_s
+            early_s = max(spread_s, min(WARM_UP_S, forecast.seconds / LEAST_WARM_UPS_PER_TRANSFER))
+        else:
+            most_looks, spread_s, early_s = LEAST_LOOKS_PER_TRANSFER, 0.0, 0.0
         if self.started_at_s is None:  # whatever it waits for, it has all of itself before it
             gap_s = max(LEAST_PATIENCE_S, _gap_s(now_s - self._head_since_s, patience_s))
-            return now_s + max(forecast.seconds - forecast.spread_s, gap_s)
+            return now_s + max(forecast.seconds - max(forecast.spread_s, early_s), gap_s)
         due_s = self.started_at_s + forecast.seconds
-        if forecast.seconds < LONG_TRANSFER_S:
-            most_looks, early_s = MOST_LOOKS_PER_TRANSFER, forecast.spread_s
-        else:
-            most_looks, early_s = LEAST_LOOKS_PER_TRANSFER, 0.0
         if now_s < due_s - early_s:
             return due_s - early_s
-        gap_s = _gap_s(max(early_s, now_s - due_s), patience_s)
+        gap_s = _gap_s(max(spread_s, now_s - due_s), patience_s)
         return now_s + max(gap_s, forecast.seconds / most_looks)
 
     def _forecast(self, size_bytes: int) -> Forecast:
