@@ -7,6 +7,7 @@ keep no state.
 """
 
 from aiokvoffload.base.events import EventKind, OffloadingEvent, RemovalReason, ResidentPart
+from aiokvoffload.base.ids import Ids, as_ids, highest, lowest
 from aiokvoffload.base.keys import (
     LookupResult,
     OffloadKey,
@@ -21,9 +22,7 @@ from aiokvoffload.base.memory import (
     CanonicalKVCaches,
     CanonicalKVCacheTensor,
     GPULoadStoreSpec,
-    Ids,
     LoadStoreSpec,
-    as_ids,
 )
 from aiokvoffload.base.policy import Admission, CachePolicy, Residents
 from aiokvoffload.base.spec import OffloadingSpec
@@ -68,5 +67,7 @@ __all__ = [
     "as_ids",
     "get_offload_block_hash",
     "get_offload_group_idx",
+    "highest",
+    "lowest",
     "make_offload_key",
 ]

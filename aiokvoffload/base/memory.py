@@ -7,19 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
+from aiokvoffload.base.ids import as_ids
 from aiokvoffload.errors import ArgumentError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import torch
-
-Ids = npt.NDArray[np.int64]
-"""A one-dimensional array of block ids, slot indices or the like."""
-
-_ID_TYPE = np.dtype(np.int64)
-_MAX_ID = int(np.iinfo(_ID_TYPE).max)
 
 
 class LoadStoreSpec:
@@ -69,32 +62,6 @@ class GPULoadStoreSpec(LoadStoreSpec):
 
     def __repr__(self) -> str:
         return f"GPULoadStoreSpec({len(self.block_ids)} blocks, groups {self.group_sizes}, from {self.block_indices})"
-
-
-def as_ids(name: str, values: npt.ArrayLike) -> Ids:
-    """`values` as an int64 array of ids of its own (a caller's later change to `values` changes nothing).
-
-    Raises:
-        ArgumentError: not one-dimensional, not whole numbers, negative, above 2**63 - 1, or more than memory holds; the
-            message starts with `name`.
-    """
-    try:
-        # numpy takes a range apart number by number.
-        array = np.arange(values.start, values.stop, values.step) if isinstance(values, range) else np.array(values)
-    except (ValueError, TypeError, OverflowError, MemoryError) as error:
-        raise ArgumentError(f"{name} must make an array of whole numbers below 2**63: {error}") from error
-    if array.size == 0:
-        array = array.astype(_ID_TYPE)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ArgumentError(
-            f"{name} must be a one-dimensional array of whole numbers, got shape {array.shape} of {array.dtype}"
-        )
-    if array.dtype.kind == "u" and len(array) and (highest := int(array.max())) > _MAX_ID:
-        raise ArgumentError(f"{name} must be at most {_MAX_ID}, got {highest} at index {int(array.argmax())}")
-    ids = array if array.dtype is _ID_TYPE else array.astype(_ID_TYPE)
-    if len(ids) and (lowest := ids.item(ids.argmin())) < 0:
-        raise ArgumentError(f"{name} must be at least 0, got {lowest} at index {int(ids.argmin())}")
-    return ids
 
 
 def _as_whole_numbers(name: str, values: Sequence[int]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ enqueued step by step, so that whoever enqueues several jobs can give way betwee
 
 import enum
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -164,7 +165,7 @@ class RunCopies(Copies):
         while start < len(ends):
             stop = min(start + most, len(ends))
             if self._turns is not None:
-                within = int(ends.searchsorted(enqueued_bytes + self._turns.turn_bytes, side="right"))
+                within = bisect_right(ends, enqueued_bytes + self._turns.turn_bytes)
                 stop = min(stop, max(start + 1, within))
             end_bytes = int(ends[stop - 1])
             yield start, stop, end_bytes - enqueued_bytes

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aiokvoffload.base import Ids
+from aiokvoffload.base import highest
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.selection import Selection
 
@@ -59,12 +59,7 @@ class HazardTable:
         directions = {self._directions[stream], self._directions[other]}
         newest = 0
         if directions != {Direction.LOAD} and len(selection.slots):
-            newest = _highest(self._slots[other][selection.slots])
+            newest = highest(self._slots[other][selection.slots])
         if directions != {Direction.STORE} and len(selection.physical_blocks):
-            newest = max(newest, _highest(self._blocks[other][selection.physical_blocks]))
+            newest = max(newest, highest(self._blocks[other][selection.physical_blocks]))
         return newest
-
-
-def _highest(numbers: Ids) -> int:
-    """By its place, which takes half as long as a reduction."""
-    return int(numbers.item(numbers.argmax()))

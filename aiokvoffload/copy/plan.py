@@ -63,10 +63,12 @@ def _plan_part(selection: Selection, part: GroupPart) -> tuple[Ids, Ids, Ids, Id
     route, layout = part.route, part.route.layout
     block_ids = selection.block_ids[part.blocks]
     chunk_ids = selection.chunk_ids[part.chunks]
-    chunks, blocks_in_chunk = np.divmod(
-        np.arange(part.skipped_blocks, part.skipped_blocks + len(block_ids)), route.blocks_per_chunk
-    )
-    host_starts = route.pool_ptr + chunk_ids[chunks] * route.slot_bytes + blocks_in_chunk * layout.block_bytes
+    positions = np.arange(part.skipped_blocks, part.skipped_blocks + len(block_ids))
+    if route.blocks_per_chunk == 1:  # as often, and then four operations are none
+        chunks, host_starts = positions, route.pool_ptr + chunk_ids * route.slot_bytes
+    else:
+        chunks, blocks_in_chunk = np.divmod(positions, route.blocks_per_chunk)
+        host_starts = route.pool_ptr + chunk_ids[chunks] * route.slot_bytes + blocks_in_chunk * layout.block_bytes
     gpu_ptrs = (layout.base_ptrs + block_ids[:, None] * layout.row_bytes).ravel()
     host_ptrs = (host_starts[:, None] + layout.fragment_offsets).ravel()
     sizes = layout.fragment_bytes[None].repeat(len(block_ids), axis=0).ravel()

@@ -11,10 +11,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from aiokvoffload.base import GPULoadStoreSpec, Ids
+from aiokvoffload.base import GPULoadStoreSpec, Ids, highest
+from aiokvoffload.base.ids import SHORT
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.routes import Route
 from aiokvoffload.errors import ArgumentError
+
+_POSITIONS = np.arange(512, dtype=np.int32)
+"""To be cut from, since making such an array gives up the interpreter (see `base.ids`)."""
 
 
 class GroupPart(NamedTuple):
@@ -173,18 +177,19 @@ class Selector:
 
 
 def _check_range(name: str, ids: Ids, limit: int) -> None:
-    # Seen as unsigned, a negative number is a large one: one pass instead of two. By its place, which needs none of the
-    # machinery that a reduction sets up, and which is most of the time where the call's code has left the caches.
-    if len(ids) and not 0 <= ids.item(ids.view(np.uint64).argmax()) < limit:
+    # Seen as unsigned, a negative number is a large one: one pass instead of two.
+    if len(ids) and highest(ids.view(np.uint64)) >= limit:
         position = int(((ids < 0) | (ids >= limit)).argmax())
         raise ArgumentError(f"{name} must be in [0, {limit}), got {int(ids[position])} at index {position}")
 
 
 def _first_repeat(indices: Ids, marks: npt.NDArray[np.int32]) -> int | None:
-    """Position of an entry that occurs again later, found by writing positions through the indices: no sort."""
-    if len(indices) < 2:
+    """Position of an entry that occurs again later; of many, found by writing positions through them: no sort."""
+    if len(indices) <= SHORT and len(set(indices.tolist())) == len(indices):
         return None
-    positions = np.arange(len(indices), dtype=np.int32)
+    positions = (
+        _POSITIONS[: len(indices)] if len(indices) <= len(_POSITIONS) else np.arange(len(indices), dtype=np.int32)
+    )
     marks[indices] = positions
     found = marks[indices]
     if found.tobytes() == positions.tobytes():  # an array of answers, and counting them, takes twice as long

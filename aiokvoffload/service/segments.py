@@ -5,12 +5,14 @@ Everything about a call that can be wrong is found here, before any byte moves.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from aiokvoffload.base import GPULoadStoreSpec, Ids, OffloadKey, get_offload_group_idx
+from aiokvoffload.base.ids import SHORT
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
 
@@ -20,6 +22,15 @@ Blocks = GPULoadStoreSpec | npt.ArrayLike
 
 KeysByGroup = Sequence[Sequence[OffloadKey]]
 """One chain of keys for each KV-cache group."""
+
+
+class KnownBlocks(GPULoadStoreSpec):
+    """Some of a spec's blocks, which that has checked and owns."""
+
+    __slots__ = ()
+
+    def __init__(self, block_ids: Ids, group_sizes: Sequence[int], block_indices: Sequence[int]) -> None:
+        self.block_ids, self.group_sizes, self.block_indices = block_ids, tuple(group_sizes), tuple(block_indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +60,17 @@ class Segment:
         stop = (first_chunk + num_chunks) * self.blocks_per_chunk - skipped
         return self._spec(self.block_ids[start:stop], self.block_index + start)
 
-    def blocks_of_some(self, chunks: Ids) -> GPULoadStoreSpec:
-        """The GPU blocks of some whole chunks, not necessarily consecutive, for a store."""
-        rows = self.block_ids.reshape(-1, self.blocks_per_chunk)
-        return self._spec(rows[chunks].reshape(-1), 0)
+    def blocks_of_some(self, chunks: Sequence[int]) -> GPULoadStoreSpec:
+        """The GPU blocks of some whole chunks, not necessarily consecutive, for a store; there must be one."""
+        size = self.blocks_per_chunk
+        if size == 1:
+            return self._spec(self.block_ids[list(chunks)], 0)
+        return self._spec(np.concatenate([self.block_ids[chunk * size : (chunk + 1) * size] for chunk in chunks]), 0)
 
     def _spec(self, block_ids: Ids, block_index: int) -> GPULoadStoreSpec:
         sizes, indices = [0] * self.num_groups, [0] * self.num_groups
         sizes[self.group_idx], indices[self.group_idx] = len(block_ids), block_index
-        return GPULoadStoreSpec(block_ids, sizes, indices)
+        return KnownBlocks(block_ids, sizes, indices)
 
 
 def is_flat(keys: Any, num_groups: int) -> bool:
@@ -147,14 +160,13 @@ def _segments(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[Group
 
 
 def _single_group_spec(block_ids: npt.ArrayLike, bounds: Sequence[int]) -> GPULoadStoreSpec:
-    sizes = np.diff(bounds)
-    used = np.flatnonzero(sizes)
+    used = [group_idx for group_idx, (start, stop) in enumerate(pairwise(bounds)) if start < stop]
     if len(used) > 1:
-        raise ArgumentError(f"blocks must be a GPULoadStoreSpec when keys are of several groups, here {used.tolist()}")
+        raise ArgumentError(f"blocks must be a GPULoadStoreSpec when keys are of several groups, here {used}")
     spec = GPULoadStoreSpec(block_ids)
-    group_sizes = [0] * len(sizes)
-    group_sizes[int(used[0]) if len(used) else 0] = len(spec.block_ids)
-    return GPULoadStoreSpec(spec.block_ids, group_sizes)
+    group_sizes = [0] * (len(bounds) - 1)
+    group_sizes[used[0] if used else 0] = len(spec.block_ids)
+    return KnownBlocks(spec.block_ids, group_sizes, [0] * len(group_sizes))
 
 
 def _group_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
@@ -166,6 +178,8 @@ def _group_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
 
 
 def _checked_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
+    if (sole := _sole_group(keys)) is not None and sole < num_groups:
+        return [0] * (sole + 1) + [len(keys)] * (num_groups - sole)
     first_words, indices = _words_of(keys)
     if not _are_distinct(first_words) and len(distinct := set(keys)) != len(keys):
         raise ArgumentError(f"keys must not repeat, got {len(keys)} keys of which {len(distinct)} are distinct")
@@ -178,6 +192,15 @@ def _checked_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
     if np.any(indices[1:] < indices[:-1]):
         raise ArgumentError("keys must stand group after group, in group order")
     return [int(bound) for bound in np.searchsorted(indices, np.arange(num_groups + 1))]
+
+
+def _sole_group(keys: Sequence[OffloadKey]) -> int | None:
+    """The group of a few distinct keys, if they are of one: what most calls bring takes no array (see `base.ids`)."""
+    if not 0 < len(keys) <= SHORT or set(map(type, keys)) != {bytes} or len(set(keys)) < len(keys):
+        return None
+    if len({key[-4:] for key in keys}) > 1 or min(map(len, keys)) < 5:
+        return None
+    return get_offload_group_idx(keys[0])
 
 
 def _words_of(keys: Sequence[OffloadKey]) -> tuple[npt.NDArray[np.uint64], Ids]:

@@ -3,12 +3,10 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
-
 from aiokvoffload import tracing
 from aiokvoffload.base import (
     Event,
-    Ids,
+    GPULoadStoreSpec,
     OffloadingWorker,
     OffloadKey,
     PrepareStoreOutput,
@@ -51,27 +49,32 @@ class StoreFlow(TransferFlow[StoreResult]):
         if prepared is not None and prepared.evicted_keys:
             self._backend.publish()
         to_store = prepared.keys_to_store if prepared is not None else ()
-        chunks = _positions(to_store, run)
         if prepared is not None:
-            self._store_or_release(segment, prepared, chunks)
+            self._store_or_release(segment, run, prepared)
         if len(to_store) < len(run):
             self._settle_others(run, frozenset(to_store))
         return self._advance(segment, len(run))
 
-    def _store_or_release(self, segment: Segment, prepared: PrepareStoreOutput, chunks: Ids) -> None:
+    def _store_or_release(self, segment: Segment, run: Sequence[OffloadKey], prepared: PrepareStoreOutput) -> None:
         try:
-            if len(chunks):
-                self._store(segment, prepared, chunks)
+            if prepared.keys_to_store:
+                self._store(prepared, self._blocks(segment, run, prepared.keys_to_store))
             else:
                 self._backend.manager.complete_store(prepared.token)
         except BaseException:
             self._backend.manager.complete_store(prepared.token, prepared.keys_to_store)
             raise
 
-    def _store(self, segment: Segment, prepared: PrepareStoreOutput, chunks: Ids) -> None:
+    def _blocks(self, segment: Segment, run: Sequence[OffloadKey], to_store: Sequence[OffloadKey]) -> GPULoadStoreSpec:
+        """Where the keys to store lie; they are the run, or some of it in chain order."""
+        if len(to_store) == len(run):
+            return segment.blocks_of(self._position, len(run))
+        wanted = frozenset(to_store)
+        return segment.blocks_of_some([index for index, key in enumerate(run, self._position) if key in wanted])
+
+    def _store(self, prepared: PrepareStoreOutput, blocks: GPULoadStoreSpec) -> None:
         running = RunningStore()
         self._backend.running_stores.update(dict.fromkeys(prepared.keys_to_store, running))
-        blocks = segment.blocks_of_some(chunks + self._position)
         protect_source = self._enqueued_here
 
         def submission(worker: OffloadingWorker, job_id: int, after: Stream | Event | None) -> Callable[[], Transfer]:
@@ -154,11 +157,3 @@ class StoreFlow(TransferFlow[StoreResult]):
             stored_bytes=self._moved_bytes,
             error=self._error,
         )
-
-
-def _positions(some: Sequence[OffloadKey], run: Sequence[OffloadKey]) -> Ids:
-    """Where the keys `some` stand in `run`; both are in chain order."""
-    if len(some) == len(run):
-        return np.arange(len(run), dtype=np.int64)
-    wanted = frozenset(some)
-    return np.array([index for index, key in enumerate(run) if key in wanted], dtype=np.int64)

@@ -5,9 +5,11 @@ import pytest
 
 from aiokvoffload.base import GPULoadStoreSpec
 from aiokvoffload.copy.direction import Direction
+from aiokvoffload.copy.hazards import HazardTable
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.errors import ArgumentError
 from tests.copy.memory import Memory, caches_of
+from tests.interpreter import turns_given_away
 
 STORE, LOAD = Direction.STORE, Direction.LOAD
 
@@ -70,3 +72,29 @@ def test_a_selection_owns_its_ids(memory: Memory) -> None:
     blocks.block_ids[:] = slots[:] = 3
     assert (selection.block_ids.tolist(), selection.chunk_ids.tolist(), selection.slots.tolist()) == ([0, 1], [1], [1])
     assert (selection.size_bytes, memory.selector.fragments_per_chunk(0)) == (256, 4)
+
+
+@pytest.mark.parametrize("direction", [STORE, LOAD])
+@pytest.mark.parametrize("count", [26, 200])
+def test_a_job_is_checked_without_giving_up_the_interpreter(direction: Direction, count: int) -> None:
+    """I10: a thread that computes would keep it for 5 ms, within the call."""
+    memory = Memory(caches_of([count], [64], [[(0, 64)]]), [PoolShape((0,), 64, count)], [1])
+    hazards = HazardTable([STORE, LOAD], num_slots=count, num_physical_blocks=count)
+    blocks, slots = GPULoadStoreSpec(range(count)), np.arange(count)[::-1].copy()
+    hazards.enter(1, int(direction is STORE), memory.selector.select(direction, blocks, slots), [0, 0])
+
+    def check() -> None:
+        hazards.enter(2, int(direction is LOAD), memory.selector.select(direction, blocks, slots), [0, 0])
+
+    assert turns_given_away(check) == 0
+    memory.close()
+
+
+@pytest.mark.parametrize("count", [2, 64, 65, 600])
+def test_a_block_named_twice_is_found_among_few_and_many(count: int) -> None:
+    memory = Memory(caches_of([count], [64], [[(0, 64)]]), [PoolShape((0,), 64, count)], [1])
+    ids = list(range(count))
+    ids[-1] = ids[0]
+    with pytest.raises(ArgumentError, match="must not name a block twice, got 0"):
+        memory.selector.select(STORE, GPULoadStoreSpec(ids), np.arange(count))
+    memory.close()

@@ -1,3 +1,4 @@
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from typing import Any
@@ -23,6 +24,7 @@ from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
 from aiokvoffload.errors import ArgumentError, ConfigError, InternalError
 from aiokvoffload.registry import BUILTIN
+from tests.interpreter import turns_given_away
 
 ONE_OFF = ReqContext("not begun")
 POLICIES = tuple(BUILTIN["policies"])
@@ -973,3 +975,21 @@ def test_a_big_tier_refuses_what_is_no_key_as_a_small_one_does(num_groups: int, 
         with pytest.raises(ArgumentError, match="key"):
             call()
     manager.check_integrity()
+
+
+def test_a_request_is_kept_account_of_without_giving_up_the_interpreter() -> None:
+    """I10."""
+    manager, names = make_manager(64), itertools.count()
+
+    def serve() -> None:
+        chain, ctx = make_chain(f"chain {next(names) % 7}", 26), ReqContext("begun")
+        manager.on_new_request(ctx)
+        manager.lookup_prefix(chain, ctx)
+        manager.complete_load(manager.prepare_load(chain, ctx).token)
+        store = manager.prepare_store(chain, ctx)
+        assert store is not None
+        manager.complete_store(store.token)
+        manager.on_request_finished(ctx)
+        manager.take_events()
+
+    assert turns_given_away(serve, 1000) == 0

@@ -12,6 +12,7 @@ from aiokvoffload.base import GPULoadStoreSpec
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
 from aiokvoffload.service.segments import copy_of, plan_load, plan_store
+from tests.interpreter import turns_given_away
 from tests.service.conftest import keys_of
 
 ONE = (GroupConfig(),)
@@ -76,7 +77,24 @@ def test_runs_cover_the_blocks_of_a_load_exactly_once(
 
 def test_some_chunks_of_a_store_keep_their_own_blocks() -> None:
     (segment,) = plan_store(keys_of(3), [1, 2, 3, 4, 5, 6], PAIRS)
-    assert segment.blocks_of_some(np.array([0, 2])).block_ids.tolist() == [1, 2, 5, 6]
+    assert segment.blocks_of_some([0, 2]).block_ids.tolist() == [1, 2, 5, 6]
+    (segment,) = plan_store(keys_of(3), [4, 5, 6], ONE)
+    assert segment.blocks_of_some([0, 2]).block_ids.tolist() == [4, 6]
+
+
+@pytest.mark.parametrize("groups", [ONE, PAIRS])
+def test_a_short_call_is_checked_without_giving_up_the_interpreter(groups: tuple[GroupConfig]) -> None:
+    """I10."""
+    keys = keys_of(26)
+    blocks = list(range(26 * groups[0].blocks_per_chunk))
+
+    def check() -> None:
+        (segment,) = plan_store(keys, blocks, groups)
+        segment.blocks_of_some([3, 4, 9])
+        (segment,) = plan_load(keys, blocks, groups)
+        segment.blocks_of(2, 9)
+
+    assert turns_given_away(check) == 0
 
 
 def test_nothing_is_legal() -> None:

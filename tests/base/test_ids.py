@@ -1,0 +1,55 @@
+"""Ids as arrays, and what is asked of them on a loop."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiokvoffload.base import as_ids, highest, lowest
+from aiokvoffload.base.ids import SHORT
+from tests.interpreter import turns_given_away
+
+ids = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=3 * SHORT)
+
+
+@given(values=ids)
+def test_the_least_and_the_largest_are_those_of_python(values: list[int]) -> None:
+    array = as_ids("ids", values)
+    assert array.tolist() == values
+    assert (lowest(array), highest(array)) == (min(values), max(values))
+    assert type(lowest(array)) is type(highest(array)) is int
+
+
+def test_seen_as_unsigned_a_negative_number_is_a_large_one() -> None:
+    for count in (2, 2 * SHORT):
+        array = np.zeros(count, dtype=np.int64)
+        array[1] = -1
+        assert highest(array.view(np.uint64)) == 2**64 - 1
+
+
+@pytest.mark.parametrize("stop", [3, SHORT + 1])
+def test_a_range_of_any_length_is_taken(stop: int) -> None:
+    assert as_ids("ids", range(1, 2 * stop, 2)).tolist() == list(range(1, 2 * stop, 2))
+
+
+@pytest.mark.parametrize("size", [1, 26, SHORT, SHORT + 1, 400])
+@pytest.mark.parametrize("ask", [lowest, highest, lambda array: as_ids("ids", array)])
+def test_a_short_array_is_looked_through_without_giving_up_the_interpreter(
+    size: int, ask: Callable[[np.ndarray], object]
+) -> None:
+    """I10: a thread that computes would keep it for 5 ms, and the loop waits."""
+    array = np.array([7] * size)
+    assert turns_given_away(lambda: ask(array)) == 0
+
+
+def test_a_list_and_a_short_range_are_taken_without_giving_up_the_interpreter() -> None:
+    values = list(range(26))
+    assert turns_given_away(lambda: as_ids("ids", values)) == 0
+    assert turns_given_away(lambda: as_ids("ids", range(26))) == 0
+
+
+def test_what_gives_up_the_interpreter_is_seen() -> None:
+    """The check can fail. Of a short array it would, too, but on a busy machine hardly ever loses it."""
+    assert turns_given_away(np.zeros(1_000_000).argmax, 100) > 0
