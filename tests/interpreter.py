@@ -1,5 +1,6 @@
 """Whether a call gives up the interpreter, so that another thread may keep it for 5 ms."""
 
+import gc
 import sys
 import threading
 import time
@@ -21,12 +22,14 @@ def turns_given_away(call: Callable[[], object], calls: int = CALLS) -> int:
             begun.set()
             time.sleep(0)  # asks for the interpreter again at once
 
+    gc.collect()
+    gc.disable()  # what others left may give it up as it goes
     interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(NEVER_S)  # nobody takes it: it must be given
     thread = threading.Thread(target=take_turns)
     thread.start()
     try:
         begun.wait()
-        sys.setswitchinterval(NEVER_S)  # nobody takes it: it must be given
         call()
         before = turns
         for _ in range(calls):
@@ -35,4 +38,5 @@ def turns_given_away(call: Callable[[], object], calls: int = CALLS) -> int:
     finally:
         ended = True
         sys.setswitchinterval(interval_s)
+        gc.enable()
         thread.join()
