@@ -26,7 +26,7 @@ SAMPLED_BLOCKS = 1024
 DRIVER_SHARE = 1 / 3
 """The driver has one lock: a third of its time is for stores, a third for loads, and a third for the model's launches.
 Copies that need more would not slow themselves down only."""
-DIRECT_GAIN = 1.2
+DIRECT_GAIN = 1.08
 """How much faster the direct kernel must be: while it runs, the model's kernels do not get the processors it is on."""
 
 

@@ -32,6 +32,8 @@ RING_BYTES = 8 << 20
 WARM_UPS, REPEAT = 1, 5
 MORE_JOBS = 2
 """Behind a first one, whose beginning and end are not to be counted."""
+JOBS_AHEAD = 4
+"""Of one run each: while the device copies them, the others are enqueued, which takes longer than to copy them."""
 MIN_SECONDS = 1e-6
 
 
@@ -69,13 +71,14 @@ def measure_costs(device: Device, engines: Engines, *, name: str, programs: int)
 def _costs_of(direction: Direction, scratches: Sequence["Scratch"], engines: Engines) -> DirectionCosts:
     short, middle, long = scratches
     whole_s = long.seconds(engines.runs, direction, adjacent=True)
-    one_run_s = middle.seconds(engines.staged, direction, adjacent=True)
+    one_run_s = middle.seconds(engines.staged, direction, adjacent=True, behind=engines.runs)
+    many_runs_s = middle.seconds(engines.staged, direction, behind=engines.runs)
     return DirectionCosts(
         bytes_per_s=SCRATCH_BYTES / whole_s,
         short_run_s=max(0.0, short.seconds(engines.runs, direction) - whole_s) / short.num_rows,
         long_run_s=max(0.0, long.seconds(engines.runs, direction) - whole_s) / long.num_rows,
         host_run_s=middle.host_seconds(engines.runs, direction) / middle.num_rows,
-        slot_run_s=max(0.0, middle.seconds(engines.staged, direction) - one_run_s) / middle.num_rows,
+        slot_run_s=max(0.0, many_runs_s - one_run_s) / middle.num_rows,
         kernel_bytes_per_s=SCRATCH_BYTES / short.seconds(engines.direct, direction),
     )
 
@@ -115,18 +118,34 @@ class Scratch:
             undo.callback(self._staging.close)
             self._given_back = undo.pop_all()
 
-    def seconds(self, engine: CopyEngine, direction: Direction, *, adjacent: bool = False) -> float:
-        """Seconds that copying all rows, in one run or with no two adjacent, adds to others; the median of a few."""
-        selection, lane = self._job(direction, adjacent=adjacent)
+    def seconds(
+        self,
+        engine: CopyEngine,
+        direction: Direction,
+        *,
+        adjacent: bool = False,
+        behind: CopyEngine | None = None,
+    ) -> float:
+        """Seconds that copying all rows adds to other such copies; the median of a few.
+
+        Args:
+            engine: copies them.
+            direction: where to.
+            adjacent: whether all are one run, or no two are.
+            behind: keeps the device busy before, so that only its own time is seen and not this thread's.
+        """
+        lane = self._lane(direction)
+        first = [] if behind is None else [(behind, self._select(direction, adjacent=True))] * JOBS_AHEAD
+        job = (engine, self._select(direction, adjacent=adjacent))
         times_s = [
-            self._time(engine, selection, lane, jobs=1 + MORE_JOBS) - self._time(engine, selection, lane, jobs=1)
+            self._time([*first, *[job] * (1 + MORE_JOBS)], lane) - self._time([*first, job], lane)
             for _ in range(WARM_UPS + REPEAT)
         ]
         return max(median(times_s[WARM_UPS:]) / MORE_JOBS, MIN_SECONDS)
 
     def host_seconds(self, engine: CopyEngine, direction: Direction) -> float:
         """Seconds that this thread needs to enqueue such a copy, no two rows adjacent; the median of a few."""
-        selection, lane = self._job(direction, adjacent=False)
+        selection, lane = self._select(direction, adjacent=False), self._lane(direction)
         times_s = []
         for _ in range(WARM_UPS + REPEAT):
             copies = engine.plan(selection, lane)
@@ -137,15 +156,17 @@ class Scratch:
             self._device.record(lane.stream).synchronize()
         return median(times_s[WARM_UPS:])
 
-    def _job(self, direction: Direction, *, adjacent: bool) -> tuple[Selection, Lane]:
-        rows = np.arange(self.num_rows)
-        selection = self._selector.select(direction, GPULoadStoreSpec(rows), rows if adjacent else rows[::-1])
-        return selection, Lane(direction, self._device.create_stream(), self._staging)
+    def _lane(self, direction: Direction) -> Lane:
+        return Lane(direction, self._device.create_stream(), self._staging)
 
-    def _time(self, engine: CopyEngine, selection: Selection, lane: Lane, *, jobs: int) -> float:
+    def _select(self, direction: Direction, *, adjacent: bool) -> Selection:
+        rows = np.arange(self.num_rows)
+        return self._selector.select(direction, GPULoadStoreSpec(rows), rows if adjacent else rows[::-1])
+
+    def _time(self, jobs: Sequence[tuple[CopyEngine, Selection]], lane: Lane) -> float:
         start = self._device.record(lane.stream)
         plans = []  # to be kept until they have ended
-        for _ in range(jobs):
+        for engine, selection in jobs:
             plans.append(engine.plan(selection, lane))
             for _ in plans[-1].enqueue(ordered=True):
                 pass

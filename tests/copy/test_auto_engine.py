@@ -43,6 +43,7 @@ def engines_on(device: HostDevice) -> Engines:
         (64 * KIB, 2 * MIB, "staged"),
         (2 * MIB, 2 * MIB, "host"),
         (2 * KIB, 64 * KIB, "direct"),
+        (2 * KIB, 110 * KIB, "direct"),
         (2 * KIB, 256 * MIB, "staged"),
     ],
 )
