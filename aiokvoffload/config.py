@@ -1,6 +1,7 @@
 """Frozen configuration records, validated once, when they are made."""
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiokvoffload.errors import ConfigError
@@ -32,6 +33,11 @@ def require_positive(config: object, *names: str, whole: bool = True) -> None:
         if isinstance(value, bool) or not isinstance(value, expected) or not value > 0:
             kind = "a whole number" if whole else "a number"
             raise ConfigError(f"{type(config).__name__}.{name} must be {kind} above 0, got {value!r}")
+
+
+def are_all(records: object, kind: type) -> bool:
+    """Whether these are several of a kind, in order, and at least one."""
+    return isinstance(records, Sequence) and len(records) > 0 and all(isinstance(record, kind) for record in records)
 
 
 class Mode(enum.Enum):
@@ -182,7 +188,7 @@ class CPUOffloadingConfig:
             "max_event_metadata",
         )
         require_positive(self, "close_timeout_s", "event_block_timeout_s", whole=False)
-        if not self.groups or not all(isinstance(group, GroupConfig) for group in self.groups):
+        if not are_all(self.groups, GroupConfig):
             raise ConfigError(f"groups must be GroupConfig records, one for each KV-cache group, got {self.groups!r}")
         if not isinstance(self.policy, str):
             raise ConfigError(f"policy must be the name of a cache policy, got {self.policy!r}")

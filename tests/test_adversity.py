@@ -34,6 +34,8 @@ from aiokvoffload.device.host import HostStream
 from aiokvoffload.errors import ArgumentError, BrokenError, BusyError, ClosedError, ConfigError, TransferError
 from aiokvoffload.service import OffloadingService, Parts, ServiceLimits
 from aiokvoffload.testing import ManualClock, ManualDevice
+from aiokvoffload.tiering.config import TierConfig, TieringOffloadingConfig
+from aiokvoffload.tiering.spec import TieringOffloadingSpec
 from tests.service.conftest import Stage, keys_of
 
 PAGE_BYTES = 4096
@@ -109,6 +111,14 @@ async def test_something_else_than_memory_is_refused_in_a_line(given: Any, got: 
     with pytest.raises(ConfigError, match=f"kv_caches must be a CanonicalKVCaches.*, {got}$") as caught:
         host_spec().open(given)
     assert len(str(caught.value)) < 200
+
+
+def test_something_else_than_a_configuration_is_refused_in_a_line() -> None:
+    for spec in (CPUOffloadingSpec, TieringOffloadingSpec):
+        with pytest.raises(ConfigError, match=r"config must be a .*OffloadingConfig, got 5"):
+            spec(5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="tiers must be TierConfig records, at least one, got TierConfig"):
+        TieringOffloadingConfig(cpu=CPUOffloadingConfig(cpu_bytes=1 << 20), tiers=TierConfig(make=print))  # type: ignore[arg-type]
 
 
 async def test_more_memory_than_the_machine_has_is_refused_before_any_of_it_is_touched() -> None:

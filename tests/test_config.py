@@ -21,6 +21,8 @@ from aiokvoffload.errors import ConfigError
         ({"device": "tpu"}, "device must be one of auto, cuda, host, got 'tpu'"),
         ({"groups": ()}, "groups must be GroupConfig records"),
         ({"groups": ("full",)}, "groups must be GroupConfig records"),
+        ({"groups": GroupConfig()}, "groups must be GroupConfig records, .* got GroupConfig"),
+        ({"groups": 5}, "groups must be GroupConfig records, .* got 5"),
         ({"copy": "staged"}, "copy must be a CopyConfig, got 'staged'"),
         ({"mode": "awaited"}, "mode must be Mode.AWAITED or Mode.STEPPED, got 'awaited'"),
     ],

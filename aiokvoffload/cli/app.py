@@ -174,6 +174,11 @@ def inspect_command(
     with clear_errors():
         check_writable(json_file)
         found, verification = inspection.inspect_directory(directories[0]), None
+        if len(directories) > 1 and len(directories) != found.num_directories:
+            raise ArgumentError(
+                f"{directories[0]} is one of {found.num_directories} directories, {len(directories)} are named: name "
+                "it alone, or all in order"
+            )
         if verify:
             with progress(found.chunks, what="chunks", quiet=json_file == STDOUT) as advance:
                 verification = inspection.verify_directories(directories, on_checked=advance)

@@ -12,8 +12,11 @@ def require_directory(directory: Path) -> None:
     Raises:
         ArgumentError: it is no directory.
     """
-    if not directory.is_dir():
-        raise ArgumentError(f"--dir {directory}: there is no such directory")
+    if directory.is_dir():
+        return
+    if directory.exists():
+        raise ArgumentError(f"--dir {directory}: that is a file: name a directory")
+    raise ArgumentError(f"--dir {directory}: there is no such directory: make it, or name another")
 
 
 def require_room(directory: Path, needed_bytes: int, *, option: str) -> None:

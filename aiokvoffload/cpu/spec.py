@@ -27,9 +27,14 @@ class CPUOffloadingSpec(OffloadingSpec):
 
     Args:
         config: what to build.
+
+    Raises:
+        ConfigError: it is something else.
     """
 
     def __init__(self, config: CPUOffloadingConfig) -> None:
+        if not isinstance(config, CPUOffloadingConfig):
+            raise ConfigError(f"config must be a CPUOffloadingConfig, got {config!r}")
         self.config = config
 
     def get_manager(

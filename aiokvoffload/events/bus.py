@@ -187,8 +187,10 @@ class EventBus:
         """Attach metadata to keys that are about to be stored, until the last tier has let go of them.
 
         Raises:
-            ArgumentError: a value is no `ChunkMetadata`.
+            ArgumentError: it is no mapping, or a value is no `ChunkMetadata`.
         """
+        if not isinstance(metadata, Mapping):
+            raise ArgumentError(f"metadata must map keys to ChunkMetadata, got {metadata!r}")
         if wrong := [each for each in metadata.values() if not isinstance(each, ChunkMetadata)]:
             raise ArgumentError(f"metadata must be ChunkMetadata for each key, got {wrong[0]!r}")
         self._book.attach(metadata)

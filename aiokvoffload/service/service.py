@@ -104,6 +104,8 @@ class OffloadingService:
         """
         backend, depth = self._require_open("reset"), self._depth
         lower = depth.chain.names if depth is not None else ()
+        if isinstance(tiers, str):  # a text is a collection of its letters
+            raise ArgumentError(f"tiers must be a set of names, such as {{'cpu'}}, got {tiers!r}")
         names = (CPU_TIER, *lower) if tiers is None else tuple(tiers)
         if unknown := [name for name in names if name not in (CPU_TIER, *lower)]:
             raise ArgumentError(f"tiers must be among {[CPU_TIER, *lower]}, got {unknown[0]!r}")

@@ -108,10 +108,13 @@ class OffloadingThread:
             The answers to this step's lookups and refused calls, and whatever else has happened.
 
         Raises:
+            ArgumentError: one of them is no call; none has been made.
             ClosedError: it is not open.
             BrokenError: the loop does not answer, or its thread has died.
         """
         loop, _, service = self._require_open("step")
+        if wrong := [call for call in calls if not isinstance(call, ThreadCall)]:
+            raise ArgumentError(f"calls must be LookupCall, LoadCall, StoreCall or FinishCall, got {wrong[0]!r}")
         # Recorded here: on the loop's thread the current stream would be another one.
         copies = any(isinstance(call, LoadCall | StoreCall) for call in calls)
         start = service.device.record(after) if copies else None

@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 
 from aiokvoffload.base import TierFactory
-from aiokvoffload.config import CPUOffloadingConfig, require_positive
+from aiokvoffload.config import CPUOffloadingConfig, are_all, require_positive
 from aiokvoffload.errors import ConfigError
 
 
@@ -87,7 +87,7 @@ class TieringOffloadingConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.cpu, CPUOffloadingConfig):
             raise ConfigError(f"cpu must be a CPUOffloadingConfig, got {self.cpu!r}")
-        if not self.tiers or not all(isinstance(tier, TierConfig) for tier in self.tiers):
+        if not are_all(self.tiers, TierConfig):
             raise ConfigError(f"tiers must be TierConfig records, at least one, got {self.tiers!r}")
         require_positive(self, "promotion_share", "head_room_share", "cascade_share", "room_timeout_s", whole=False)
         for name in ("promotion_share", "head_room_share", "cascade_share"):

@@ -27,6 +27,8 @@ class TieringOffloadingSpec(OffloadingSpec):
     """
 
     def __init__(self, config: TieringOffloadingConfig, *, clock: Clock | None = None) -> None:
+        if not isinstance(config, TieringOffloadingConfig):
+            raise ConfigError(f"config must be a TieringOffloadingConfig, got {config!r}")
         self.config = config
         self._cpu = CPUOffloadingSpec(config.cpu)
         self._clock = clock or SystemClock()

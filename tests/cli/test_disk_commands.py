@@ -123,6 +123,8 @@ def test_inspect_names_what_is_wrong_with_its_directories(filled: tuple[Path, Pa
     assert invoke("inspect", tmp_path)[0] == 2
     status, output = invoke("inspect", filled[0], "--verify")
     assert (status, "one of 2 directories: name all" in output) == (2, True)
+    status, output = invoke("inspect", *filled, tmp_path)
+    assert (status, "one of 2 directories, 3 are named" in output) == (2, True)
     (filled[0] / "index.sqlite3").write_bytes(b"somebody's diary" * 100)
     status, output = invoke("inspect", filled[0])
     assert (status, "no index of this library" in output) == (2, True)
@@ -264,6 +266,13 @@ def test_bench_disk_refuses_what_cannot_be_before_it_writes(
     status, output = invoke("bench", "disk", "--dir", tmp_path, *options)
     assert (status, message in output) == (2, True)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_benchmark_of_disks_in_a_file_says_that_it_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    status, output = invoke("bench", "disk", "--dir", file)
+    assert (status, "that is a file: name a directory" in output) == (2, True)
 
 
 @pytest.mark.parametrize(

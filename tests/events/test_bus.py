@@ -274,6 +274,8 @@ async def test_wrong_bounds_are_refused() -> None:
         EventBus(10).subscribe(max_pending=11)
     with pytest.raises(ArgumentError, match="metadata must be ChunkMetadata for each key, got 'tokens'"):
         EventBus().attach_metadata({stored(0).keys[0]: "tokens"})  # type: ignore[dict-item]
+    with pytest.raises(ArgumentError, match="metadata must map keys to ChunkMetadata, got 5"):
+        EventBus().attach_metadata(5)  # type: ignore[arg-type]
     with pytest.raises(ClosedError, match="not open"):
         await EventBus().snapshot()
 

@@ -408,6 +408,8 @@ async def test_a_reset_says_what_it_cleared_in_which_tier(stage: DeepStage) -> N
             assert request.lookup(keys) == 0
         with pytest.raises(ArgumentError, match=r"tiers must be among \['cpu', 'tier-0'\], got 'disc'"):
             await service.reset(tiers=["disc"])
+        with pytest.raises(ArgumentError, match=r"tiers must be a set of names, such as \{'cpu'\}, got 'cpu'"):
+            await service.reset(tiers="cpu")
 
 
 async def test_nothing_old_is_served_while_a_tier_is_still_being_reset(stage: DeepStage) -> None:

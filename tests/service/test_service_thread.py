@@ -102,6 +102,12 @@ def test_a_refused_call_is_told_in_its_step_and_the_others_go_on(offload: Offloa
     assert told[2].result == 0
 
 
+def test_what_is_no_call_is_refused_and_the_others_are_not_made(offload: OffloadingThread) -> None:
+    with pytest.raises(kv.ArgumentError, match=r"calls must be LookupCall, .* got 5"):
+        offload.step([StoreCall("request-1", KEYS, range(4)), 5])  # type: ignore[list-item]
+    assert "0 requests" in repr(offload)
+
+
 def test_closing_aborts_what_is_open(blocks: torch.Tensor) -> None:
     with open_in_thread(SPEC, caches_of(blocks), loop_factory=uvloop.new_event_loop) as offload:
         offload.step([StoreCall("request-1", KEYS, range(4)), LookupCall("request-2", KEYS)])

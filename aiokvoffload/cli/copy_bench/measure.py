@@ -6,7 +6,7 @@ Knows streams, marks and medians. The time of a job begins before its call: plan
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -20,6 +20,7 @@ from aiokvoffload.cli.copy_bench.engines import ONE_CALL
 from aiokvoffload.cli.copy_bench.memory import LOAD_HALF, STORE_HALF, BenchMemory, random_tensors, succeed
 from aiokvoffload.cli.copy_bench.options import CopyOptions, Shape, SlotOrder, Ways
 from aiokvoffload.cli.probe import LoopProbe, Percentiles
+from aiokvoffload.cli.trace import TraceRequest, read_trace
 from aiokvoffload.cpu.common import CPULoadStoreSpec
 from aiokvoffload.device import Device, open_device
 
@@ -119,14 +120,16 @@ async def measure(options: CopyOptions, on_figures: Callable[[CopyFigures], None
     """Measure every combination, and say each as it comes.
 
     Raises:
+        ArgumentError: the trace cannot be read.
         ConfigError: there is no such device, or not so much memory.
         InternalError: an engine has copied wrong bytes.
     """
+    requests = await asyncio.to_thread(read_trace, options.trace) if SlotOrder.AGED in options.slots else []
     device = await asyncio.to_thread(open_device, options.device)
     try:
         ceiling = await asyncio.to_thread(Ceiling, device, options)
         for shape in options.shapes:
-            async with _memory(device, options, shape) as memory:
+            async with _memory(device, options, shape, requests) as memory:
                 ceilings = {ways: await ceiling.gigabytes_per_s(ways) for ways in options.ways}
                 for slots in options.slots:
                     await asyncio.to_thread(memory.order, slots)
@@ -145,9 +148,11 @@ async def measure(options: CopyOptions, on_figures: Callable[[CopyFigures], None
 
 
 @contextlib.asynccontextmanager
-async def _memory(device: Device, options: CopyOptions, shape: Shape) -> AsyncIterator[BenchMemory]:
+async def _memory(
+    device: Device, options: CopyOptions, shape: Shape, requests: Sequence[TraceRequest]
+) -> AsyncIterator[BenchMemory]:
     tensors = await random_tensors(device, options, shape)
-    memory = await asyncio.to_thread(BenchMemory, device, options, shape, tensors)
+    memory = await asyncio.to_thread(BenchMemory, device, options, shape, tensors, requests)
     try:
         yield memory
     finally:

@@ -4,6 +4,7 @@ Knows which bytes belong where, and checks them; takes no time.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from aiokvoffload.cli.blocks import WORD_BYTES, allocating
 from aiokvoffload.cli.copy_bench.engines import SwitchedEngine
 from aiokvoffload.cli.copy_bench.options import CopyOptions, Shape, SlotOrder
 from aiokvoffload.cli.copy_bench.slot_orders import SlotChooser
-from aiokvoffload.cli.trace import read_trace
+from aiokvoffload.cli.trace import TraceRequest
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
 from aiokvoffload.device import Device
@@ -62,6 +63,7 @@ class BenchMemory:
         options: how much.
         shape: of a chunk.
         tensors: of `random_tensors`.
+        requests: of the trace that ages the pool, if slots are to be those of an aged one.
 
     Attributes:
         worker: awaited.
@@ -73,8 +75,15 @@ class BenchMemory:
         ConfigError: there is not so much memory.
     """
 
-    def __init__(self, device: Device, options: CopyOptions, shape: Shape, tensors: list[torch.Tensor]) -> None:
-        self.device, self._options, self._shape = device, options, shape
+    def __init__(
+        self,
+        device: Device,
+        options: CopyOptions,
+        shape: Shape,
+        tensors: list[torch.Tensor],
+        requests: Sequence[TraceRequest] = (),
+    ) -> None:
+        self.device, self._shape, self._requests = device, shape, requests
         self._num_slots = options.pool_bytes // shape.slot_bytes
         self._num_blocks = self._num_slots * shape.blocks_per_chunk
         self.job_slots = options.job_bytes // shape.slot_bytes
@@ -97,8 +106,7 @@ class BenchMemory:
 
     def order(self, slots: SlotOrder) -> None:
         """Take slots in this order from now on."""
-        requests = read_trace(self._options.trace) if slots is SlotOrder.AGED else []
-        self._chooser = SlotChooser(slots, self._num_slots, self.job_slots, requests)
+        self._chooser = SlotChooser(slots, self._num_slots, self.job_slots, self._requests)
 
     def choose(self, half: int) -> tuple[Ids, Ids]:
         """Blocks at random, and slots in order, for one job out of one half of the memory."""

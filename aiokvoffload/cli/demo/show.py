@@ -70,11 +70,14 @@ def count_requests(options: DemoOptions) -> int:
 
 
 async def show(options: DemoOptions, stages: Stages) -> DemoReport:
-    """Run the demo; takes a minute or two on two cores, most of it in the model.
+    """Run the demo; takes two to four minutes on two cores, most of them in the model.
 
     Raises:
+        ArgumentError: `disk_dir` cannot be made.
         ConfigError: what the model needs is not installed, or the second process failed.
     """
+    if options.disk_dir is not None:
+        _make(options.disk_dir)
     use_cores()
     started_s = time.perf_counter()
     with ExitStack() as stack:
@@ -87,6 +90,14 @@ async def show(options: DemoOptions, stages: Stages) -> DemoReport:
         offloaded = await demo.run_with_offloading(directory)
         restarted = await demo.run_restarted(directory)
     return demo.report(plain, offloaded, restarted, seconds=time.perf_counter() - started_s)
+
+
+def _make(directory: Path) -> None:
+    """Before the model is loaded, which takes longer than to be told."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"--disk-dir {directory} cannot be made: {error.strerror}: name another") from error
 
 
 def plan_sizes(checkpoint: Checkpoint, options: DemoOptions) -> Sizes:

@@ -146,7 +146,7 @@ def _model(served: Served) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _no_model(served: Served, name: str) -> Response:
-    message = f"model must be {served.name!r}, got {name!r:.100}"
+    message = f"model must be {served.name!r}, {f'got {name!r:.100}' if name else 'and none is named'}"
     return JSONResponse(error_record(message, kind="invalid_request_error", code="model_not_found"), 404)
 
 

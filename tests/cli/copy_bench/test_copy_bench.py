@@ -170,6 +170,11 @@ def test_what_cannot_be_measured_is_refused(options: dict[str, object], message:
         CopyOptions(**(SMALL | options))  # type: ignore[arg-type] # options by name
 
 
+async def test_a_trace_that_cannot_be_read_is_told_before_any_memory_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="cannot be read"):
+        await figures_of(slots=(SlotOrder.SCATTERED, SlotOrder.AGED), trace=tmp_path / "none", pool_bytes=10**16)
+
+
 async def test_memory_that_does_not_fit_is_one_line() -> None:
     with pytest.raises(ConfigError, match="do not fit"):
         await figures_of(job_bytes=10**15, pool_bytes=10**16)

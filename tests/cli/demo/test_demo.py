@@ -127,6 +127,15 @@ def test_an_unknown_model_is_one_line_and_status_2() -> None:
     assert result.stderr.startswith("aiokvoffload: model must be one of smollm2, random, ")
 
 
+def test_a_disk_directory_that_cannot_be_made_is_told_before_the_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(app, ["demo", *QUICK, "--disk-dir", str(tmp_path / "file")])
+    assert (result.exit_code, "cannot be made: File exists: name another" in " ".join(result.output.split())) == (
+        2,
+        True,
+    )
+
+
 def test_without_the_extra_the_demo_says_what_to_install(forks: Forks) -> None:
     result = forks.run(without("transformers") + COMMAND, "demo", "--model", "random")
     assert result.returncode == 2
