@@ -20,11 +20,11 @@ LONG_LOOKS_PER_WAIT = 64
 """The same beyond `PATIENCE_S`, where looking often costs more than it tells."""
 LEAST_LOOKS_PER_TRANSFER, MOST_LOOKS_PER_TRANSFER = 16, 32
 """What part of its time a transfer may be late by: where it takes long, a few percent are not worth spinning for."""
-WARM_UP_S, LEAST_WARM_UPS_PER_TRANSFER = 0.0001, 4
-"""A core that slept is slow at first, so the last of the time is waited for awake, unless the transfer is a long one:
-so long, or that part of what it takes if it is less."""
 LONG_TRANSFER_S = 0.001
 """From here on only the least looks are made, and none before it is due: long transfers in both directions add up."""
+WARM_UP_S, WARM_UPS_PER_TRANSFER = 0.0001, 4
+"""A core that slept is slow at first, so the loop is awake for so long before the first look, or for that part of what
+the transfer takes if it is less: one that is not long, and before which the stream had nothing to do for longer."""
 PATIENCE_S = 0.0001
 """Between two looks at a transfer that is due or has not begun; long transfers and long waits give more."""
 LEAST_PATIENCE_S = 0.00002
@@ -94,7 +94,8 @@ class StreamWatch(Generic[JobT]):
     def __init__(self, device: Device) -> None:
         self._device = device
         self.jobs: deque[JobT] = deque()
-        self._head_since_s = self._asked_s = 0.0
+        self._head_since_s = self._asked_s = self._ended_s = 0.0
+        self._idle_s = self._warm_up_s = 0.0
         self.started_at_s: float | None = None
         self.look_at_s: float | None = None
         self._crowded = False
@@ -104,11 +105,12 @@ class StreamWatch(Generic[JobT]):
         """A job has been enqueued last on the stream."""
         self.jobs.append(job)
         if len(self.jobs) == 1:
+            self._idle_s = now_s - self._ended_s
             self._begin_head(now_s)
 
     def _begin_head(self, now_s: float) -> None:
         self._head_since_s, self.started_at_s, self._crowded = now_s, None, False
-        self.look_at_s = 0.0  # nobody has asked yet
+        self.look_at_s = self._warm_up_s = 0.0  # nobody has asked yet
 
     def take_ended(self, now_s: float, *, crowded: bool) -> Ended[JobT] | None:
         """The head, if it has ended; it leaves the queue.
@@ -120,6 +122,8 @@ class StreamWatch(Generic[JobT]):
         Raises:
             BrokenError: the device has failed.
         """
+        if self.look_at_s and now_s >= self.look_at_s:
+            self._idle_s = 0.0  # the end may come much later, so it is waited for awake only once
         self.look_at_s, self._asked_s = None, now_s
         if not self.jobs or (end := self.jobs[0].end) is None:
             return None
@@ -128,6 +132,7 @@ class StreamWatch(Generic[JobT]):
             self._note_start(self.jobs[0], now_s)
             return None
         ended = Ended(self.jobs.popleft(), end, now_s, self.started_at_s, self._crowded)
+        self._ended_s, self._idle_s = now_s, 0.0
         self._begin_head(now_s)
         return ended
 
@@ -166,28 +171,35 @@ class StreamWatch(Generic[JobT]):
         return self.plan(self._asked_s) <= by_s
 
     def plan(self, now_s: float) -> float:
-        """When the head is to be asked for, which is decided once after each time. There must be a head."""
+        """From when on to ask for the head in every turn, which is decided once after each time. There must be one."""
         if self.look_at_s is None:
             self.look_at_s = self.next_look_s(now_s)
-        return self.look_at_s
+            self._warm_up_s = self._warm_up() if self._idle_s else 0.0
+        return self.look_at_s - self._warm_up_s
 
     def next_look_s(self, now_s: float) -> float:
         """When the head may have ended, in seconds of `time.perf_counter`. There must be a head."""
         forecast = self._forecast(self.jobs[0].size_bytes)
         patience_s = max(PATIENCE_S, forecast.seconds / LEAST_LOOKS_PER_TRANSFER)
-        if forecast.seconds < LONG_TRANSFER_S:
-            most_looks, spread_s = MOST_LOOKS_PER_TRANSFER, forecast.spread_s
-            early_s = max(spread_s, min(WARM_UP_S, forecast.seconds / LEAST_WARM_UPS_PER_TRANSFER))
-        else:
-            most_looks, spread_s, early_s = LEAST_LOOKS_PER_TRANSFER, 0.0, 0.0
         if self.started_at_s is None:  # whatever it waits for, it has all of itself before it
             gap_s = max(LEAST_PATIENCE_S, _gap_s(now_s - self._head_since_s, patience_s))
-            return now_s + max(forecast.seconds - max(forecast.spread_s, early_s), gap_s)
+            return now_s + max(forecast.seconds - forecast.spread_s, gap_s)
         due_s = self.started_at_s + forecast.seconds
+        if forecast.seconds < LONG_TRANSFER_S:
+            most_looks, early_s = MOST_LOOKS_PER_TRANSFER, forecast.spread_s
+        else:
+            most_looks, early_s = LEAST_LOOKS_PER_TRANSFER, 0.0
         if now_s < due_s - early_s:
             return due_s - early_s
-        gap_s = _gap_s(max(spread_s, now_s - due_s), patience_s)
+        gap_s = _gap_s(max(early_s, now_s - due_s), patience_s)
         return now_s + max(gap_s, forecast.seconds / most_looks)
+
+    def _warm_up(self) -> float:
+        """For how long before the head's first look to be awake."""
+        seconds = self._forecast(self.jobs[0].size_bytes).seconds
+        if not seconds < min(LONG_TRANSFER_S, self._idle_s):
+            return 0.0
+        return min(WARM_UP_S, seconds / WARM_UPS_PER_TRANSFER)
 
     def _forecast(self, size_bytes: int) -> Forecast:
         estimator = self._shared if self._crowded and self._shared.count else self._alone
