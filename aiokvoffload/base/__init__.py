@@ -7,7 +7,7 @@ keep no state.
 """
 
 from aiokvoffload.base.events import EventKind, OffloadingEvent, RemovalReason, ResidentPart
-from aiokvoffload.base.ids import Ids, as_ids, highest, lowest
+from aiokvoffload.base.ids import Ids, as_ids, count_up, highest, lowest
 from aiokvoffload.base.keys import (
     LookupResult,
     OffloadKey,
@@ -65,6 +65,7 @@ __all__ = [
     "Transfer",
     "TransferResult",
     "as_ids",
+    "count_up",
     "get_offload_block_hash",
     "get_offload_group_idx",
     "highest",

@@ -1,7 +1,7 @@
 """Ids as arrays, and what is asked of short ones without giving up the interpreter.
 
 Some of numpy's functions (`argmax`, `sort`, `take`, `arange`, `searchsorted` among them) let other threads run however
-short the array is, and all do above 500 elements (`NPY_BEGIN_THREADS_THRESHOLDED`). A thread that computes in Python
+short the array is, and most do above 500 elements (`NPY_BEGIN_THREADS_THRESHOLDED`). A thread that computes in Python
 keeps the interpreter for 5 ms then, and the loop, whose call took a microsecond, waits for it.
 """
 
@@ -19,6 +19,9 @@ Ids = npt.NDArray[np.int64]
 
 SHORT = 64
 """Up to here a list is looked through as fast as an array."""
+
+_COUNT = np.arange(512)
+_COUNT.flags.writeable = False
 
 _ID_TYPE = np.dtype(np.int64)
 _MAX_ID = int(np.iinfo(_ID_TYPE).max)
@@ -60,3 +63,8 @@ def lowest(numbers: npt.NDArray[np.integer]) -> int:
 def highest(numbers: npt.NDArray[np.integer]) -> int:
     """The largest of them; there must be one."""
     return max(numbers.tolist()) if len(numbers) <= SHORT else int(np.maximum.reduce(numbers))
+
+
+def count_up(start: int, stop: int) -> Ids:
+    """The numbers from `start` to `stop`, which is not among them; not to be written to."""
+    return _COUNT[start:stop] if stop <= len(_COUNT) else np.arange(start, stop)

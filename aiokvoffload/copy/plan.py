@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aiokvoffload.base import Ids
+from aiokvoffload.base import Ids, count_up
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.routes import Route
 from aiokvoffload.copy.selection import GroupPart, Selection
@@ -63,8 +63,8 @@ def _plan_part(selection: Selection, part: GroupPart) -> tuple[Ids, Ids, Ids, Id
     route, layout = part.route, part.route.layout
     block_ids = selection.block_ids[part.blocks]
     chunk_ids = selection.chunk_ids[part.chunks]
-    positions = np.arange(part.skipped_blocks, part.skipped_blocks + len(block_ids))
-    if route.blocks_per_chunk == 1:  # as often, and then four operations are none
+    positions = count_up(part.skipped_blocks, part.skipped_blocks + len(block_ids))
+    if route.blocks_per_chunk == 1:  # the same, with four operations less
         chunks, host_starts = positions, route.pool_ptr + chunk_ids * route.slot_bytes
     else:
         chunks, blocks_in_chunk = np.divmod(positions, route.blocks_per_chunk)

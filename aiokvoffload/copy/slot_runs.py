@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aiokvoffload.base import Ids
+from aiokvoffload.base import Ids, count_up
 from aiokvoffload.copy.selection import GroupPart, Selection
 
 
@@ -62,7 +62,7 @@ def slot_runs(selection: Selection, part: GroupPart, span: range | None = None, 
     first = part.chunks.start + (skipped_bytes + span.start) // chunk_bytes
     stop = part.chunks.start - (-(skipped_bytes + span.stop) // chunk_bytes)
     ptrs = route.pool_ptr + selection.chunk_ids[first:stop] * route.slot_bytes
-    positions = np.arange(first - part.chunks.start, stop - part.chunks.start) * chunk_bytes - skipped_bytes
+    positions = count_up(first - part.chunks.start, stop - part.chunks.start) * chunk_bytes - skipped_bytes
     ptrs[0] += span.start - positions[0]
     positions[0] = span.start
     starts = np.ones(len(ptrs), dtype=bool)
@@ -82,7 +82,7 @@ def block_ptrs(selection: Selection, part: GroupPart) -> Ids:
     """Address in host memory of each block of one group's part."""
     route = part.route
     num_blocks = part.blocks.stop - part.blocks.start
-    chunks, blocks = np.divmod(np.arange(part.skipped_blocks, part.skipped_blocks + num_blocks), route.blocks_per_chunk)
+    chunks, blocks = np.divmod(count_up(part.skipped_blocks, part.skipped_blocks + num_blocks), route.blocks_per_chunk)
     chunk_ptrs = route.pool_ptr + selection.chunk_ids[part.chunks] * route.slot_bytes
     ptrs: Ids = chunk_ptrs[chunks] + blocks * route.layout.block_bytes
     return ptrs

@@ -3,6 +3,7 @@
 Everything about a call that can be wrong is found here, before any byte moves.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from aiokvoffload.base import GPULoadStoreSpec, Ids, OffloadKey, get_offload_group_idx
 from aiokvoffload.base.ids import SHORT
+from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, group_suffix
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
 
@@ -25,7 +27,7 @@ KeysByGroup = Sequence[Sequence[OffloadKey]]
 
 
 class KnownBlocks(GPULoadStoreSpec):
-    """Some of a spec's blocks, which that has checked and owns."""
+    """Some of a segment's blocks, which were checked when it was made."""
 
     __slots__ = ()
 
@@ -145,7 +147,7 @@ def _segments(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[Group
     # A copy that cannot change under us, and that the garbage collector goes through once: a list it does each time.
     keys = tuple(keys)
     bounds = _group_bounds(keys, len(groups))
-    spec = blocks if isinstance(blocks, GPULoadStoreSpec) else _single_group_spec(blocks, bounds)
+    spec = _own(blocks) if isinstance(blocks, GPULoadStoreSpec) else _single_group_spec(blocks, bounds)
     if len(spec.group_sizes) != len(groups):
         raise ArgumentError(f"blocks must have {len(groups)} groups, got {len(spec.group_sizes)}")
     segments, first_block = [], 0
@@ -157,6 +159,11 @@ def _segments(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[Group
             index = spec.block_indices[group_idx]
             segments.append(Segment(group_idx, len(groups), group.blocks_per_chunk, group_keys, block_ids, index))
     return segments
+
+
+def _own(spec: GPULoadStoreSpec) -> GPULoadStoreSpec:
+    """The same, checked as it is now; later runs of the call must not see what the caller changes meanwhile."""
+    return GPULoadStoreSpec(spec.block_ids, spec.group_sizes, spec.block_indices)
 
 
 def _single_group_spec(block_ids: npt.ArrayLike, bounds: Sequence[int]) -> GPULoadStoreSpec:
@@ -178,8 +185,9 @@ def _group_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
 
 
 def _checked_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
-    if (sole := _sole_group(keys)) is not None and sole < num_groups:
-        return [0] * (sole + 1) + [len(keys)] * (num_groups - sole)
+    few = _few_suffixes(keys)
+    if few and few == sorted(few) and few[-1] < group_suffix(num_groups):
+        return [bisect_left(few, group_suffix(group_idx)) for group_idx in range(num_groups + 1)]
     first_words, indices = _words_of(keys)
     if not _are_distinct(first_words) and len(distinct := set(keys)) != len(keys):
         raise ArgumentError(f"keys must not repeat, got {len(keys)} keys of which {len(distinct)} are distinct")
@@ -194,13 +202,14 @@ def _checked_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
     return [int(bound) for bound in np.searchsorted(indices, np.arange(num_groups + 1))]
 
 
-def _sole_group(keys: Sequence[OffloadKey]) -> int | None:
-    """The group of a few distinct keys, if they are of one: what most calls bring takes no array (see `base.ids`)."""
+def _few_suffixes(keys: Sequence[OffloadKey]) -> list[bytes]:
+    """What says the group in each of a few distinct keys, in the groups' order; none if they are not such.
+
+    Most calls bring few, and for those no array is made (see `base.ids`).
+    """
     if not 0 < len(keys) <= SHORT or set(map(type, keys)) != {bytes} or len(set(keys)) < len(keys):
-        return None
-    if len({key[-4:] for key in keys}) > 1 or min(map(len, keys)) < 5:
-        return None
-    return get_offload_group_idx(keys[0])
+        return []
+    return [key[GROUP_SUFFIX] for key in keys] if min(map(len, keys)) > SUFFIX_BYTES else []
 
 
 def _words_of(keys: Sequence[OffloadKey]) -> tuple[npt.NDArray[np.uint64], Ids]:

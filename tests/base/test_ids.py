@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokvoffload.base import as_ids, highest, lowest
+from aiokvoffload.base import as_ids, count_up, highest, lowest
 from aiokvoffload.base.ids import SHORT
 from tests.interpreter import turns_given_away
 
@@ -48,6 +48,18 @@ def test_a_list_and_a_short_range_are_taken_without_giving_up_the_interpreter() 
     values = list(range(26))
     assert turns_given_away(lambda: as_ids("ids", values)) == 0
     assert turns_given_away(lambda: as_ids("ids", range(26))) == 0
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 26), (3, 512), (500, 513), (7, 7), (600, 600)])
+def test_numbers_are_counted_up(start: int, stop: int) -> None:
+    assert count_up(start, stop).tolist() == list(range(start, stop))
+    assert count_up(start, stop).dtype == np.int64
+
+
+def test_short_counts_are_one_array_that_nobody_changes() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        count_up(0, 26)[0] = 1
+    assert turns_given_away(lambda: count_up(0, 26)) == 0
 
 
 def test_what_gives_up_the_interpreter_is_seen() -> None:

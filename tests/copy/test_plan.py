@@ -15,6 +15,7 @@ from aiokvoffload.copy.plan import plan_copies
 from aiokvoffload.copy.slot_runs import slot_runs
 from aiokvoffload.cpu.common import PoolShape
 from tests.copy.memory import Memory, caches_of
+from tests.interpreter import turns_given_away
 
 PAGES = (32, 48, 16)
 GROUPS = ([(0, 32), (1, 40)], [(1, 48)], [(2, 16)])
@@ -155,3 +156,20 @@ def test_a_run_knows_its_first_chunk(one_tensor: Memory) -> None:
     plan = plan_copies(Direction.STORE, one_tensor.selector.select(Direction.STORE, blocks, np.array([3, 4, 5])))
     assert plan.sizes.tolist() == [8192, 2048, 2048]
     assert [plan.whole_chunks_before(run) for run in range(len(plan))] == [0, 2, 2]
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_where_a_chunk_is_one_block_a_run_knows_its_first_chunk_too(direction: Direction) -> None:
+    memory = Memory(caches_of([8], [2048], [[(0, 2048)]]), [PoolShape((0,), 2048, 8)], [1])
+    selection = memory.selector.select(direction, GPULoadStoreSpec([0, 5, 3]), np.array([3, 4, 6]))
+    plan = plan_copies(direction, selection)
+    assert [plan.whole_chunks_before(run) for run in range(len(plan))] == [0, 1, 2]
+    memory.close()
+
+
+def test_a_short_job_is_planned_without_giving_up_the_interpreter() -> None:
+    """I10: a protected store is planned on the loop."""
+    memory = Memory(caches_of([64] * 2, [2048] * 2, [[(0, 2048), (1, 2048)]]), [PoolShape((0,), 4096, 64)], [1])
+    selection = memory.selector.select(Direction.STORE, GPULoadStoreSpec(range(26)), np.arange(26))
+    assert turns_given_away(lambda: plan_copies(Direction.STORE, selection)) == 0
+    memory.close()

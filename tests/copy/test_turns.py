@@ -9,7 +9,7 @@ from aiokvoffload.config import CopyConfig
 from aiokvoffload.copy.arena import HostArena
 from aiokvoffload.copy.choice import choose_engine
 from aiokvoffload.copy.direction import Direction
-from aiokvoffload.copy.engine import Lane
+from aiokvoffload.copy.engine import Lane, RunCopies
 from aiokvoffload.copy.layout import lay_out
 from aiokvoffload.copy.routes import make_routes
 from aiokvoffload.copy.selection import Selector
@@ -64,6 +64,19 @@ def test_every_byte_comes_there_and_back_whatever_a_turn_is(turn_bytes: int) -> 
         if direction is Direction.STORE:
             rows.tensor.zero_()
     assert torch.equal(rows.tensor, original)
+    rows.close()
+
+
+def test_a_step_copies_as_much_as_a_turn_may_and_no_more() -> None:
+    device = ManualDevice()
+    rows = Rows(device, num_rows=20, row_bytes=ROW_BYTES, turn_bytes=2 * ROW_BYTES, engine="batched")
+    rows.enqueue(Direction.STORE, np.arange(0, 14, 2))  # no two are adjacent
+    assert isinstance(rows.copies, RunCopies)
+    assert list(rows.copies._steps()) == [
+        *((start, start + 2, 2 * ROW_BYTES) for start in (0, 2, 4)),
+        (6, 7, ROW_BYTES),
+    ]
+    device.run_all()
     rows.close()
 
 

@@ -82,6 +82,13 @@ def test_some_chunks_of_a_store_keep_their_own_blocks() -> None:
     assert segment.blocks_of_some([0, 2]).block_ids.tolist() == [4, 6]
 
 
+def test_a_short_call_of_two_groups_is_checked_without_giving_up_the_interpreter() -> None:
+    """I10."""
+    keys = keys_of(13) + keys_of(13, group_idx=1)
+    spec = GPULoadStoreSpec(range(39), [26, 13])
+    assert turns_given_away(lambda: plan_store(keys, spec, TWO_GROUPS)) == 0
+
+
 @pytest.mark.parametrize("groups", [ONE, PAIRS])
 def test_a_short_call_is_checked_without_giving_up_the_interpreter(groups: tuple[GroupConfig]) -> None:
     """I10."""

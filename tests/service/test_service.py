@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from aiokvoffload.base import EventKind, GPULoadStoreSpec
@@ -216,6 +217,54 @@ async def test_a_long_call_is_cut_into_runs_and_ends_whole() -> None:
         assert most <= 2
         assert [len(job.dst.chunk_ids) for job in stage.worker.submitted] == [8] * 6 + [2]
         assert [b for job in stage.worker.submitted for b in job.src.block_ids.tolist()] == list(range(50))
+
+
+async def test_a_later_run_of_which_some_is_resident_stores_the_rest_from_its_own_blocks() -> None:
+    """I5. A run begins in the middle of the call's blocks."""
+    stage = Stage(num_slots=16, max_run_keys=4)
+    keys = keys_of(8)
+    await_all = stage.worker.finish_all
+    async with stage.service as service, service.request("one") as request:
+        resident = request.store([keys[5]], [55])
+        await_all()
+        await resident
+        store = request.store(keys, range(10, 18))
+        while not store.done():
+            await_all()
+            await asyncio.sleep(0)
+        assert ((await store).stored, (await store).present) == (7, 1)
+    assert [job.src.block_ids.tolist() for job in stage.worker.submitted] == [[55], [10, 11, 12, 13], [14, 16, 17]]
+
+
+@pytest.mark.parametrize("num_keys", [2, 12])
+async def test_what_the_caller_writes_into_its_spec_after_the_call_reaches_no_job(num_keys: int) -> None:
+    """I5, fault 39: also runs that are submitted later."""
+    stage = Stage(num_slots=32, max_run_keys=4)
+    async with stage.service as service, service.request("one") as request:
+        spec = GPULoadStoreSpec(range(num_keys))
+        store = request.store(keys_of(num_keys), spec)
+        spec.block_ids[:] = 99
+        while not store.done():
+            stage.worker.finish_all()
+            await asyncio.sleep(0)
+        moved = [block for job in stage.worker.submitted for block in job.src.block_ids.tolist()]
+        assert moved == list(range(num_keys))
+        stage.worker.submitted[0].src.block_ids[:] = 77  # what a worker does with its own is no concern of the caller
+        assert spec.block_ids.tolist() == [99] * num_keys
+
+
+async def test_a_spec_is_checked_as_it_is_when_it_is_given() -> None:
+    stage = Stage(num_slots=32)
+    async with stage.service as service, service.request("one") as request:
+        spec = GPULoadStoreSpec(range(2))
+        spec.block_ids = np.array([4, 5], dtype=np.int32)
+        store = request.store(keys_of(2), spec)
+        stage.worker.finish_all()
+        await store
+        assert stage.worker.submitted[0].src.block_ids.tolist() == [4, 5]
+        spec.block_ids = np.array([4, 5, 6])
+        with pytest.raises(ArgumentError, match="group_sizes must be at least 0 and sum to len"):
+            request.store(keys_of(3), spec)
 
 
 async def test_loads_that_begin_and_end_inside_a_chunk_take_exactly_those_blocks() -> None:
