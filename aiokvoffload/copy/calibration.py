@@ -1,4 +1,4 @@
-"""Measures what copies cost on this machine, on scratch memory, in a fifth of a second.
+"""Measures what copies cost on this machine, on scratch memory, in half a second.
 
 Knows how to time an engine; knows nothing of how any of them copies.
 """

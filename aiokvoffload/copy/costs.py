@@ -1,4 +1,4 @@
-"""What copies cost on this machine: measured in a fifth of a second, and kept.
+"""What copies cost on this machine: measured in half a second, and kept.
 
 Knows seconds and bytes; which engine they speak for is decided in `auto_engine`.
 """

@@ -58,6 +58,17 @@ def test_fragments_runs_of_slots_and_bytes_choose_the_engine(
     device.close()
 
 
+@pytest.mark.parametrize(("slot_run_bytes", "expected"), [(110 * KIB, "direct"), (435 * KIB, "staged")])
+def test_runs_far_apart_cost_more_than_those_of_the_calibration(slot_run_bytes: int, expected: str) -> None:
+    """As on an H200: slots of 64 and of 256 KiB, 1.7 of them adjacent; of the former stages reach four fifths."""
+    device = HostDevice()
+    costs = replace(MEASURED, bytes_per_s=55e9, slot_run_s=0.05e-6, kernel_bytes_per_s=50.7e9)
+    auto = AutoEngine(engines_on(device), CopyCosts(device_name="test", store=costs, load=costs))
+    job = JobShape(512 * MIB, 512 * MIB // (2 * KIB), 512 * MIB // slot_run_bytes)
+    assert [auto.choose(job, direction).name for direction in Direction] == [expected] * 2
+    device.close()
+
+
 @pytest.mark.parametrize(("host_run_s", "expected"), [(0.1e-6, "host"), (0.8e-6, "staged")])
 def test_runs_that_would_keep_the_driver_from_others_are_staged(host_run_s: float, expected: str) -> None:
     device = HostDevice()
