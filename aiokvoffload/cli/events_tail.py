@@ -1,5 +1,6 @@
 """Follows a publisher of KV-cache events, and says what it hears. Knows the client and text."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from dataclasses import dataclass
 from aiokvoffload.base import get_offload_block_hash, get_offload_group_idx
 from aiokvoffload.events import EventRecord, GapRecord, Snapshot
 from aiokvoffload.events.client import EventClient
+
+QUIET_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +27,20 @@ class TailOptions:
 Line = EventRecord | GapRecord | Snapshot
 
 
-async def tail(options: TailOptions, on_line: Callable[[Line], None]) -> None:
+async def tail(
+    options: TailOptions,
+    on_line: Callable[[Line], None],
+    *,
+    on_quiet: Callable[[], None] = lambda: None,
+    quiet_s: float = QUIET_S,
+) -> None:
     """Hand on what is heard, for ever or up to the limit.
+
+    Args:
+        options: what to follow.
+        on_line: is given each line.
+        on_quiet: called once, if there is no line for `quiet_s`: whoever has mistyped an endpoint would wait for ever.
+        quiet_s: in seconds.
 
     Raises:
         ArgumentError: an endpoint is none.
@@ -35,12 +50,17 @@ async def tail(options: TailOptions, on_line: Callable[[Line], None]) -> None:
     async with EventClient(
         options.endpoint, options.replay_endpoint, topic=options.topic, after=options.after
     ) as client:
-        count = 0
-        async for line in _lines(client, options):
-            on_line(line)
-            count += 1
-            if count == options.limit:
-                return
+        quiet = asyncio.get_running_loop().call_later(quiet_s, on_quiet)
+        try:
+            count = 0
+            async for line in _lines(client, options):
+                quiet.cancel()
+                on_line(line)
+                count += 1
+                if count == options.limit:
+                    return
+        finally:
+            quiet.cancel()
 
 
 async def _lines(client: EventClient, options: TailOptions) -> AsyncIterator[Line]:

@@ -60,6 +60,28 @@ async def test_following_begins_behind_a_number_and_ends_at_the_limit() -> None:
     assert heard == [STORED, CLEARED]
 
 
+async def test_who_hears_nothing_is_told_so_once_and_who_hears_something_is_not() -> None:
+    heard: list[Line] = []
+    quiet = asyncio.Event()
+    waiting = asyncio.create_task(
+        tail(TailOptions(endpoint="tcp://127.0.0.1:9"), heard.append, on_quiet=quiet.set, quiet_s=0.05)
+    )
+    await asyncio.wait_for(quiet.wait(), 10)
+    quiet.clear()
+    await asyncio.sleep(0.2)
+    assert not quiet.is_set()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    bus = EventBus()
+    async with EventPublisher(bus, PublisherConfig(endpoint=LOOPBACK, replay_endpoint=LOOPBACK)) as publisher:
+        bus.publish([STORED.event])
+        options = TailOptions(endpoint=publisher.endpoint, replay_endpoint=publisher.replay_endpoint, after=-1, limit=1)
+        await tail(options, heard.append, on_quiet=quiet.set, quiet_s=1.0)
+    await asyncio.sleep(1.2)
+    assert (len(heard), quiet.is_set()) == (1, False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
