@@ -21,6 +21,7 @@ SHORT = 64
 """Up to here a list is looked through as fast as an array."""
 
 _COUNT = np.arange(512)
+"""To be cut from, since making such an array gives up the interpreter."""
 _COUNT.flags.writeable = False
 
 _ID_TYPE = np.dtype(np.int64)

@@ -203,7 +203,7 @@ def _checked_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
 
 
 def _few_suffixes(keys: Sequence[OffloadKey]) -> list[bytes]:
-    """What says the group in each of a few distinct keys, in the groups' order; none if they are not such.
+    """What says its group in each of a few distinct keys; nothing if they are many, repeat, or are none.
 
     Most calls bring few, and for those no array is made (see `base.ids`).
     """

@@ -24,6 +24,9 @@ class TieringOffloadingSpec(OffloadingSpec):
     Args:
         config: what to build.
         clock: measures the deadlines of the tiers.
+
+    Raises:
+        ConfigError: `config` is something else.
     """
 
     def __init__(self, config: TieringOffloadingConfig, *, clock: Clock | None = None) -> None:
