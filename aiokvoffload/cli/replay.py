@@ -27,6 +27,7 @@ from aiokvoffload.cli.trace import TraceRequest
 from aiokvoffload.config import CPUOffloadingConfig
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.cpu.common import PoolShape
+from aiokvoffload.cpu.spec import memory_bytes
 from aiokvoffload.cpu.worker_statistics import DirectionStatistics, WorkerStatistics
 from aiokvoffload.device import Device, open_device
 from aiokvoffload.errors import ArgumentError
@@ -78,7 +79,7 @@ def choose_sizes(requests: Sequence[TraceRequest], options: ReplayOptions, *, on
     """Fill in what the options leave open.
 
     Raises:
-        ArgumentError: a request's prompt does not fit the paged pool.
+        ArgumentError: a request's prompt does not fit the paged pool, or the slots not into memory.
     """
     longest = max(requests, key=lambda request: len(request.hash_ids))
     needed = max(1, len(longest.hash_ids))
@@ -88,7 +89,13 @@ def choose_sizes(requests: Sequence[TraceRequest], options: ReplayOptions, *, on
             f"{longest.name} of the trace needs {needed} blocks, the pool has {gpu_blocks}: raise --gpu-blocks"
         )
     chunk_bytes = options.chunk_bytes or (HOST_CHUNK_BYTES if on_host else GPU_CHUNK_BYTES)
-    return Sizes(gpu_blocks, chunk_bytes, options.cpu_chunks * PoolShape((0,), chunk_bytes, 0).row_bytes)
+    cpu_bytes = options.cpu_chunks * PoolShape((0,), chunk_bytes, 0).row_bytes
+    if (limit := memory_bytes()) is not None and cpu_bytes > limit:
+        raise ArgumentError(
+            f"{options.cpu_chunks:,} chunks of {chunk_bytes:,} bytes do not fit into this machine's {limit:,} bytes of "
+            "memory: lower --cpu-chunks or --chunk-bytes"
+        )
+    return Sizes(gpu_blocks, chunk_bytes, cpu_bytes)
 
 
 async def replay(

@@ -163,14 +163,14 @@ class CPUOffloadingSpec(OffloadingSpec):
 
     def _pools(self, kv_caches: CanonicalKVCaches, num_workers: int) -> tuple[PoolShape, ...]:
         # Before the manager is made, whose table of slots would be the first to need more than there is.
-        if (limit := _memory_bytes()) is not None and self.config.cpu_bytes > limit:
+        if (limit := memory_bytes()) is not None and self.config.cpu_bytes > limit:
             raise ConfigError(
                 f"cpu_bytes must be at most this machine's {limit} bytes of memory, got {self.config.cpu_bytes}"
             )
         return plan_pools(self.config, chunk_bytes_by_group(self.config, kv_caches), num_workers)
 
 
-def _memory_bytes() -> int | None:
+def memory_bytes() -> int | None:
     """What the machine has; `None` where it does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -83,6 +83,12 @@ async def test_a_prompt_larger_than_the_pool_names_the_option() -> None:
         await replay(conversation(3), replace(OPTIONS, gpu_blocks=8))
 
 
+async def test_more_slots_than_there_is_memory_names_the_options() -> None:
+    message = r"1,000,000,000 chunks of 1,048,576 bytes do not fit .*: lower --cpu-chunks or --chunk-bytes"
+    with pytest.raises(ArgumentError, match=message):
+        await replay(conversation(1), replace(OPTIONS, cpu_chunks=10**9, chunk_bytes=1 << 20))
+
+
 async def test_an_unknown_policy_is_an_error_and_leaves_nothing() -> None:
     with pytest.raises(ConfigError, match="unknown name 'best'"):
         await replay(conversation(1), replace(OPTIONS, policy="best"))
