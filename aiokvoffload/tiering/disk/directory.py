@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,7 +101,11 @@ def unowned(path: Path) -> Iterator[None]:
 def _require_no_pipe(path: Path) -> None:
     """Opening a pipe waits for somebody at its other end, maybe for ever."""
     for entry in path.iterdir():
-        if entry.exists() and not entry.is_file() and not entry.is_dir():
+        try:
+            mode = entry.stat().st_mode  # once: whoever closes here meanwhile takes the index's log away
+        except OSError:
+            continue
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise TierError(f"{entry} is neither a file nor a folder: remove it, or name another directory")
 
 

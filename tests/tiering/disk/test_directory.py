@@ -2,12 +2,13 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from aiokvoffload.errors import TierError
-from aiokvoffload.tiering.disk.directory import InUseError, OwnedDirectory, unowned
+from aiokvoffload.tiering.disk.directory import InUseError, OwnedDirectory, _require_no_pipe, unowned
 
 
 def test_a_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:
@@ -99,3 +100,22 @@ def test_a_pipe_is_refused_before_anything_waits_for_its_other_end(tmp_path: Pat
         OwnedDirectory(tmp_path)
     with pytest.raises(TierError, match=f"{name} is neither a file nor a folder"), unowned(tmp_path):
         pass
+
+
+def test_a_file_that_vanishes_meanwhile_is_no_pipe(tmp_path: Path) -> None:
+    """Whoever closes a tier removes the log of its index, while another waits for the directory."""
+    log, ended = tmp_path / "index.sqlite3-wal", threading.Event()
+
+    def come_and_go() -> None:
+        while not ended.is_set():
+            log.touch()
+            log.unlink()
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(2000):
+            _require_no_pipe(tmp_path)
+    finally:
+        ended.set()
+        thread.join()
