@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from aiokvoffload.cli.deferred import Deferred
+from aiokvoffload.cli.demo.shapes import require_name
 from aiokvoffload.cli.plotting import import_matplotlib
 from aiokvoffload.cli.shell import STDOUT, Device, JsonFile, check_writable, clear_errors, count, directory, run, show
 
@@ -47,6 +48,7 @@ def demo_command(
 ) -> None:
     """Serve a language model from a GPU pool that is too small, and compare with serving it without offloading."""
     with clear_errors():
+        require_name(model)
         check_writable(json_file)
         check_writable(plot, option="--plot")
         if plot is not None:

@@ -7,6 +7,7 @@ import typer
 
 from aiokvoffload.cli.deferred import Deferred
 from aiokvoffload.cli.demo.command import Model
+from aiokvoffload.cli.demo.shapes import require_name
 from aiokvoffload.cli.serve.listening import listen
 from aiokvoffload.cli.shell import Device, DiskBytes, DiskDir, clear_errors, count, run, size
 
@@ -39,16 +40,18 @@ def serve_command(
     ] = None,
 ) -> None:
     """Serve a language model over HTTP, for OpenAI's clients, with its KV cache offloaded."""
-    # It listens before anything is imported and loaded, which takes long.
-    with clear_errors(), listen(host, port) as listener:
-        options = server.ServeOptions(
-            model=model,
-            device=device,
-            gpu_tokens=gpu_tokens,
-            cpu_bytes=cpu_bytes,
-            disk_dir=disk_dir,
-            disk_bytes=disk_bytes,
-            max_requests=max_requests,
-            costs=costs,
-        )
-        run(server.serve(options, listener))
+    with clear_errors():
+        require_name(model)
+        # It listens before anything is imported and loaded, which takes long.
+        with listen(host, port) as listener:
+            options = server.ServeOptions(
+                model=model,
+                device=device,
+                gpu_tokens=gpu_tokens,
+                cpu_bytes=cpu_bytes,
+                disk_dir=disk_dir,
+                disk_bytes=disk_bytes,
+                max_requests=max_requests,
+                costs=costs,
+            )
+            run(server.serve(options, listener))

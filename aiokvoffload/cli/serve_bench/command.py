@@ -7,6 +7,7 @@ import typer
 
 from aiokvoffload.cli.deferred import Deferred
 from aiokvoffload.cli.demo.command import stages
+from aiokvoffload.cli.demo.shapes import require_name
 from aiokvoffload.cli.plotting import import_matplotlib
 from aiokvoffload.cli.serve_bench.options import ServeBenchOptions
 from aiokvoffload.cli.shell import (
@@ -97,6 +98,8 @@ def bench_serve_command(
 ) -> None:
     """Say what hits in each tier bring the first token, against computing, and what loads and stores cost others."""
     with clear_errors():
+        if model is not None:
+            require_name(model)
         check_writable(json_file)
         check_writable(plot, option="--plot")
         if plot is not None:

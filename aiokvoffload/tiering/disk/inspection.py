@@ -234,13 +234,20 @@ def _inspect(connection: sqlite3.Connection, path: Path) -> Inspection:
         first_stored_s=None if first is None else chain_of(first) / 1000,
         last_stored_s=None if last is None else chain_of(last) / 1000,
         payload_bytes=sum(pool.chunks * pool.chunk_bytes for pool in pools) * description.num_workers,
-        index_bytes=sum(file.stat().st_size for file in path.glob(f"{INDEX_NAME}*")),
+        index_bytes=sum(_size_of(file) or 0 for file in path.glob(f"{INDEX_NAME}*")),
         pools=pools,
     )
 
 
 def _count_slots(path: Path, pool: DiskPool) -> int:
     """In all directories, as far as the first one tells: their files differ by a slot at most."""
-    file = path / pool.file_name
-    size_bytes = file.stat().st_size if file.exists() else HEADER_BYTES
-    return max(0, size_bytes - HEADER_BYTES) // pool.slot_bytes * pool.num_stripes
+    payload_bytes = (_size_of(path / pool.file_name) or 0) - HEADER_BYTES
+    return max(0, payload_bytes) // pool.slot_bytes * pool.num_stripes
+
+
+def _size_of(file: Path) -> int | None:
+    """`None` if it is not there, or not any more: whoever closes the tier meanwhile takes the index's log away."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return None

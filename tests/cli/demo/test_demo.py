@@ -142,6 +142,13 @@ def test_without_the_extra_the_demo_says_what_to_install(forks: Forks) -> None:
     assert result.stderr == "aiokvoffload: transformers is missing: pip install 'aiokvoffload[demo]'\n"
 
 
+@pytest.mark.parametrize("command", [["demo"], ["serve", "--port", "0"], ["bench", "serve"]])
+def test_an_unknown_model_is_told_before_anything_is_imported(forks: Forks, command: list[str]) -> None:
+    result = forks.run(without("transformers") + COMMAND, *command, "--model", "best")
+    assert result.returncode == 2
+    assert result.stderr.startswith("aiokvoffload: model must be one of smollm2, random, ")
+
+
 def test_the_bars_are_as_long_as_the_times(capsys: pytest.CaptureFixture[str]) -> None:
     Console(width=120).print(figures().table())
     shown = capsys.readouterr().out
