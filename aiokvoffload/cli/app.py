@@ -1,7 +1,7 @@
 """The command and its options. Knows the terminal; the work is done by the modules it calls."""
 
 import contextlib
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -211,10 +211,7 @@ def events_command(
             endpoint=endpoint, replay_endpoint=replay, topic=topic, after=after, snapshot=snapshot, limit=limit
         )
         say = events_tail.as_json if json_lines else events_tail.as_text
-
-        def say_quiet() -> None:
-            print(
-                f"aiokvoffload: nothing heard from {endpoint} yet; waiting, until Ctrl-C", file=sys.stderr, flush=True
-            )
-
-        run(events_tail.tail(options, lambda line: print(say(line), flush=True), on_quiet=say_quiet))
+        on_quiet = partial(
+            typer.echo, f"aiokvoffload: nothing heard from {endpoint} yet; waiting, until Ctrl-C", err=True
+        )
+        run(events_tail.tail(options, lambda line: print(say(line), flush=True), on_quiet=on_quiet))

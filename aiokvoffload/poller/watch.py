@@ -88,7 +88,7 @@ class StreamWatch(Generic[JobT]):
     Attributes:
         jobs: in order; to be read only.
         started_at_s: when the head began, once that is known: it uses the bus; to be read only.
-        look_at_s: when to ask for the head, in seconds of `time.perf_counter`; `None` if that is to be planned.
+        look_at_s: when the head may have ended, in seconds of `time.perf_counter`; `None` if that is to be planned.
     """
 
     def __init__(self, device: Device) -> None:

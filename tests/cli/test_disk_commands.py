@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from aiokvoffload.cli import recovery_bench
 from aiokvoffload.cli.app import app
 from aiokvoffload.cli.fio import Fio
-from aiokvoffload.tiering.disk import inspection
 from aiokvoffload.tiering.disk.calls import DiskCalls, Step
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES
+from aiokvoffload.tiering.disk.room import size_of
 from tests.tiering.disk.rig import CHUNK_BYTES, disk_rig
 
 
@@ -134,7 +134,7 @@ def test_inspect_names_what_is_wrong_with_its_directories(filled: tuple[Path, Pa
 def test_a_file_that_has_gone_meanwhile_has_no_size(tmp_path: Path) -> None:
     """Whoever closes a tier while it is looked at takes the log of its index away."""
     (tmp_path / "index").write_bytes(b"four")
-    assert (inspection._size_of(tmp_path / "index"), inspection._size_of(tmp_path / "index-wal")) == (4, None)
+    assert (size_of(tmp_path / "index"), size_of(tmp_path / "index-wal")) == (4, 0)
 
 
 @pytest.mark.parametrize("more", [(), ("--verify",)])

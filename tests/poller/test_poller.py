@@ -275,6 +275,16 @@ async def test_a_transfer_is_asked_for_as_early_as_it_may_end_but_a_long_one_whe
     stage.poller.stop()
 
 
+async def assert_asked_in_each_turn(stage: Stage) -> None:
+    """The poller looks once in every turn of the loop, and does not sleep."""
+    asked = len(stage.device.queries)
+    for number in range(1, 4):
+        await stage.turns(1)
+        stage.clock.advance(1e-6)
+        assert len(stage.device.queries) - asked == number
+    assert not stage.asleep()
+
+
 def awake_before_s(stage: Stage, job: Job) -> float:
     """How long before the job is first asked for the alarm is to ring."""
     (watch,) = (each for each in stage.poller._watches if each.jobs)
@@ -299,12 +309,7 @@ async def test_the_loop_is_awake_for_the_end_of_a_transfer_that_comes_alone(
     assert awake_before_s(stage, job) == pytest.approx(awake_s + late_s, abs=5e-6)
     if awake_s:
         stage.alarm.ring()
-        asked = len(stage.device.queries)
-        for number in range(1, 4):  # in each turn, and so are others
-            await stage.turns(1)
-            stage.clock.advance(1e-6)
-            assert len(stage.device.queries) - asked == number
-        assert not stage.asleep()
+        await assert_asked_in_each_turn(stage)
     stage.device.reach(job.end)
     stage.poller.poll()
     stage.poller.stop()
@@ -355,12 +360,7 @@ async def test_the_last_moment_is_waited_for_on_every_turn_so_others_get_theirs(
     assert stage.alarm.due_s is not None
     stage.alarm.ring()
     assert 0.0002 < stage.clock.now_s() - stage.device.completed_at(job.start or pending()) < 0.00025
-    asked = len(stage.device.queries)
-    for number in range(1, 4):
-        await stage.turns(1)
-        stage.clock.advance(1e-6)
-        assert len(stage.device.queries) - asked == number
-    assert not stage.asleep()
+    await assert_asked_in_each_turn(stage)
     stage.device.reach(job.end)
     await stage.turns(1)
     assert stage.ended == ["due"]

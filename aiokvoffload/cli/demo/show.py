@@ -36,6 +36,7 @@ from aiokvoffload.copy.direction import Direction
 from aiokvoffload.device import open_device
 from aiokvoffload.errors import ArgumentError, ConfigError, InternalError
 from aiokvoffload.service.results import ServiceStatistics
+from aiokvoffload.tiering.disk.directory import DIRECTORY_MODE
 
 CPU_PIECE_TOKENS, GPU_PIECE_TOKENS = 64, 512
 PROBE_TOKENS = 4
@@ -95,7 +96,7 @@ async def show(options: DemoOptions, stages: Stages) -> DemoReport:
 def _make(directory: Path) -> None:
     """Before the model is loaded, which takes longer than to be told."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError(f"--disk-dir {directory} cannot be made: {error.strerror}: name another") from error
 

@@ -15,6 +15,7 @@ from aiokvoffload.tiering.disk.directory import unowned
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES, DiskPool
 from aiokvoffload.tiering.disk.ranks import chain_of, highest_rank
 from aiokvoffload.tiering.disk.reading import read_index
+from aiokvoffload.tiering.disk.room import size_of
 from aiokvoffload.tiering.disk.rows import FORMAT_VERSION, INDEX_NAME, MAX_KEY_BYTES, Row, read_rows, require_own
 
 _BATCH_ROWS = 256
@@ -234,20 +235,12 @@ def _inspect(connection: sqlite3.Connection, path: Path) -> Inspection:
         first_stored_s=None if first is None else chain_of(first) / 1000,
         last_stored_s=None if last is None else chain_of(last) / 1000,
         payload_bytes=sum(pool.chunks * pool.chunk_bytes for pool in pools) * description.num_workers,
-        index_bytes=sum(_size_of(file) or 0 for file in path.glob(f"{INDEX_NAME}*")),
+        index_bytes=sum(map(size_of, path.glob(f"{INDEX_NAME}*"))),
         pools=pools,
     )
 
 
 def _count_slots(path: Path, pool: DiskPool) -> int:
     """In all directories, as far as the first one tells: their files differ by a slot at most."""
-    payload_bytes = (_size_of(path / pool.file_name) or 0) - HEADER_BYTES
+    payload_bytes = size_of(path / pool.file_name) - HEADER_BYTES
     return max(0, payload_bytes) // pool.slot_bytes * pool.num_stripes
-
-
-def _size_of(file: Path) -> int | None:
-    """`None` if it is not there, or not any more: whoever closes the tier meanwhile takes the index's log away."""
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return None

@@ -30,9 +30,15 @@ def require_room(paths: Sequence[Path], pools: Sequence[DiskPool]) -> None:
 
 
 def _missing_bytes(path: Path, pool: DiskPool, stripe: int) -> int:
-    file = path / pool.file_name
-    size_bytes = file.stat().st_size if file.exists() else 0
-    return max(0, pool.file_bytes(stripe) - size_bytes)
+    return max(0, pool.file_bytes(stripe) - size_of(path / pool.file_name))
+
+
+def size_of(file: Path) -> int:
+    """0 if it is not there, or not any more: whoever closes a tier takes the index's log away meanwhile."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _free_bytes(path: Path) -> int | None:

@@ -13,7 +13,7 @@ from aiokvoffload.cli.demo.checkpoints import Checkpoint, Messages, Text
 from aiokvoffload.cli.demo.engine import Engine
 from aiokvoffload.cli.demo.report import DemoReport, plot_demo
 from aiokvoffload.cli.demo.setup import Sizes
-from aiokvoffload.cli.demo.show import DemoOptions, _Demo
+from aiokvoffload.cli.demo.show import DemoOptions, _Demo, _make
 from tests.cli.demo.tiny import CONFIG, PIECE_TOKENS, ROWS, VOCABULARY, cpu_config, paged
 from tests.cli.newcomer import run_with_only
 from tests.forked import COMMAND, Forks, without
@@ -140,6 +140,12 @@ def test_without_the_extra_the_demo_says_what_to_install(forks: Forks) -> None:
     result = forks.run(without("transformers") + COMMAND, "demo", "--model", "random")
     assert result.returncode == 2
     assert result.stderr == "aiokvoffload: transformers is missing: pip install 'aiokvoffload[demo]'\n"
+
+
+def test_the_demo_makes_a_disk_directory_that_nobody_else_may_read(tmp_path: Path) -> None:
+    """As the tier itself would: prompts are in there."""
+    _make(tmp_path / "new")
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("command", [["demo"], ["serve", "--port", "0"], ["bench", "serve"]])
