@@ -1,10 +1,12 @@
 """Who reads which slots, by number. Knows no keys, and nothing of what becomes of a slot that nobody reads any more."""
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import repeat
 
 from aiokvoffload.errors import InternalError
+
+_MANY = 64
+"""Slots from which on it pays to take all their counts out at once."""
 
 
 class SlotReaders:
@@ -37,25 +39,29 @@ class SlotReaders:
         Raises:
             InternalError: a slot is not being read; nothing has changed.
         """
+        if len(slots) > _MANY and (gone := self._remove_distinct(slots)) is not None:
+            return gone
+        counts, left = self.counts, []
+        for done, slot in enumerate(slots):
+            reads = counts.get(slot, 0)
+            if reads == 1:
+                del counts[slot]
+                left.append(slot)
+            elif reads:
+                counts[slot] = reads - 1
+            else:
+                self.add(slots[:done])
+                raise InternalError(f"slot {slot} is unpinned but not pinned: {self!r}")
+        return left
+
+    def _remove_distinct(self, slots: Sequence[int]) -> Sequence[int] | None:
+        """The same for many slots in half the time; `None`, and nothing has changed, unless they are distinct."""
         counts = self.counts
         ended = list(map(counts.pop, slots, repeat(0)))
         if ended.count(1) == len(ended):
             return slots
-        if 0 not in ended:
-            counts.update({slot: reads - 1 for slot, reads in zip(slots, ended, strict=True) if reads > 1})
-            return [slot for slot, reads in zip(slots, ended, strict=True) if reads == 1]
-        # Not the rule: as it was, and one by one.
-        counts.update(each for each in zip(slots, ended, strict=True) if each[1])
-        return self._remove_repeated(slots)
-
-    def _remove_repeated(self, slots: Sequence[int]) -> list[int]:
-        counts = self.counts
-        if foreign := [slot for slot, reads in Counter(slots).items() if counts.get(slot, 0) < reads]:
-            raise InternalError(f"slot {min(foreign)} is unpinned but not pinned: {self!r}")
-        left = []
-        for slot in slots:
-            counts[slot] -= 1
-            if not counts[slot]:
-                del counts[slot]
-                left.append(slot)
-        return left
+        if 0 in ended:
+            counts.update(each for each in zip(slots, ended, strict=True) if each[1])
+            return None
+        counts.update({slot: reads - 1 for slot, reads in zip(slots, ended, strict=True) if reads > 1})
+        return [slot for slot, reads in zip(slots, ended, strict=True) if reads == 1]
