@@ -9,7 +9,7 @@ from aiokvoffload.cache.policies.runs import count_same
 from aiokvoffload.cache.pool import ChunkPool, Held
 from aiokvoffload.errors import InternalError
 
-_LONG, _SHORT = 64, 8
+LONG, _SHORT = 64, 8
 """Keys of a chain, and of a run, from which on runs pay."""
 
 
@@ -45,7 +45,7 @@ class ChunkCache:
         """
         index = self.pool.index
         if (
-            len(keys) < _LONG
+            len(keys) < LONG
             or len(index.find_leading(keys[:_SHORT])) < _SHORT  # as most often
             or set(map(type, keys)) != {bytes}  # what equals a key need not be one
         ):
@@ -56,7 +56,7 @@ class ChunkCache:
             same = count_same(run_keys, tuple(keys[count + 1 : count + 1 + len(run_keys)]))
             slots += (slot, *run_slots[:same])
             if same < _SHORT:  # then runs do not pay for a while
-                some = keys[len(slots) : len(slots) + _LONG]
+                some = keys[len(slots) : len(slots) + LONG]
                 found = index.find_leading(some)
                 slots += found
                 if len(found) < len(some):

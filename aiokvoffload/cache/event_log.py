@@ -23,9 +23,10 @@ class EventLog:
 
     Attributes:
         dropped_count: events that were not kept; to be read only.
+        is_lost: whether there were too many since they were last taken; to be read only.
     """
 
-    __slots__ = ("_events", "_max_events", "_medium", "_num_groups", "_on_first", "_tier", "dropped_count")
+    __slots__ = ("_events", "_max_events", "_medium", "_num_groups", "_on_first", "_tier", "dropped_count", "is_lost")
 
     def __init__(self, medium: str, tier: str, *, num_groups: int, max_events: int) -> None:
         self._num_groups = num_groups
@@ -35,11 +36,7 @@ class EventLog:
         self._events: list[OffloadingEvent] = []
         self._on_first: Callable[[], None] | None = None
         self.dropped_count = 0
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether there were too many since they were last taken."""
-        return bool(self._events) and self._events[0].reason is RemovalReason.LOST
+        self.is_lost = False
 
     def on_first(self, callback: Callable[[], None]) -> None:
         """Call `callback()` at every first event after they were taken."""
@@ -61,7 +58,7 @@ class EventLog:
 
     def take(self) -> list[OffloadingEvent]:
         """The events, which are then forgotten here."""
-        events, self._events = self._events, []
+        events, self._events, self.is_lost = self._events, [], False
         return events
 
     def __len__(self) -> int:
@@ -73,7 +70,7 @@ class EventLog:
     def _append(self, kind: EventKind, keys: Collection[OffloadKey], reason: RemovalReason | None) -> None:
         was_empty = not self._events
         for part in (keys,) if self._num_groups == 1 or not keys else _by_group(keys):
-            if len(self._events) == 1 and self.is_lost:
+            if self.is_lost:
                 self.dropped_count += 1
             elif len(self._events) < self._max_events:
                 self._events.append(OffloadingEvent(kind, tuple(part), self._medium, self._tier, reason))
@@ -84,6 +81,7 @@ class EventLog:
 
     def _lose(self) -> None:
         self.dropped_count += len(self._events) + 1
+        self.is_lost = True
         self._events = [OffloadingEvent(_CLEARED, (), self._medium, self._tier, RemovalReason.LOST)]
 
 

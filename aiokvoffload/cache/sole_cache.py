@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence, Set
 
 from aiokvoffload.base import CachePolicy, LookupResult, OffloadKey, Residents
-from aiokvoffload.cache.chunk_cache import ChunkCache
+from aiokvoffload.cache.chunk_cache import LONG, ChunkCache
 from aiokvoffload.cache.key_check import KeyCheck, as_sequence
 from aiokvoffload.cache.pool import Held, PoolStatistics
 from aiokvoffload.cache.tier_cache import TierCache, require_one_each
@@ -45,7 +45,7 @@ class SoleCache(ChunkCache, TierCache[Held]):
     def find_leading(self, keys: Sequence[OffloadKey]) -> tuple[int, ...]:
         """The slots of the leading keys that are readable or being written."""
         try:
-            slots = self.leading_slots(keys)
+            slots = self.pool.index.find_leading(keys) if len(keys) < LONG else self.leading_slots(keys)
         except (IndexError, TypeError):
             self._check.refuse(keys)
             raise
@@ -72,17 +72,17 @@ class SoleCache(ChunkCache, TierCache[Held]):
         """The same; returns the keys that have no slot, in the order given."""
         absent, once = self._sift(keys)
         new = uses.count_use(keys, once)
-        if absent is keys:
-            self.access_absent(new, uses.chain_number)
-        else:
+        if absent is not keys:
             self.access(new, uses.chain_number)
+        elif new:
+            self._policy.access((), (), new, uses.chain_number)
         return absent
 
     def _sift(self, keys: Sequence[OffloadKey]) -> tuple[Sequence[OffloadKey], dict[OffloadKey, None]]:
         """The keys that have no slot, in the order given, and all keys once."""
         try:
             once = dict.fromkeys(keys)
-            absent = super().absent(keys)
+            absent = self.pool.index.absent(keys)
         except (IndexError, TypeError):
             self._check.refuse(keys)
             raise

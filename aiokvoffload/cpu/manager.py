@@ -99,7 +99,9 @@ class CPUOffloadingManager(OffloadingManager):
 
     def lookup_prefix(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> int:
         """Number of leading keys that are readable or being written; changes nothing that anybody else sees."""
-        return self._cache.count_leading(as_sequence(keys), self._requests.get(ctx.req_id))
+        return self._cache.count_leading(
+            keys if type(keys) is tuple else as_sequence(keys), self._requests.get(ctx.req_id)
+        )
 
     def absent(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> Sequence[OffloadKey]:
         """The distinct keys that have no slot."""
@@ -111,10 +113,10 @@ class CPUOffloadingManager(OffloadingManager):
 
     def prepare_load(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> PrepareLoadOutput:
         """Pin the leading readable keys; asserts nothing about what an earlier lookup said (I3)."""
-        keys = as_sequence(keys)
+        keys = keys if type(keys) is tuple else as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
-        uses = self._uses_of(ctx)  # before anything is pinned, since it may refuse
+        uses = self._requests.get(ctx.req_id) or self._single_use()  # before anything is pinned, since it may refuse
         held = self._cache.use_pinning(keys, uses)
         served = len(held.keys)
         self._counts.loaded += served
@@ -146,10 +148,10 @@ class CPUOffloadingManager(OffloadingManager):
             ctx: who offers them.
             may_decline: whether the policy may decline what would fit.
         """
-        keys = as_sequence(keys)
+        keys = keys if type(keys) is tuple else as_sequence(keys)
         if self._discarded.containers:
             self._discarded.shed(_SHED_PER_CALL + _SHED_PER_KEY * len(keys))
-        uses = self._uses_of(ctx)
+        uses = self._requests.get(ctx.req_id) or self._single_use()
         absent = self._cache.use_sifting(keys, uses)
         wanted = absent if self._offers is None else self._worth_storing(absent, uses, self._offers)
         if not wanted:
@@ -173,7 +175,7 @@ class CPUOffloadingManager(OffloadingManager):
                 be longer than this tier, and what a load has copied is needed here no more.
         """
         keys = as_sequence(keys)
-        uses = self._uses_of(ctx)
+        uses = self._requests.get(ctx.req_id) or self._single_use()
         absent = self._cache.use_sifting(keys, uses)
         if not absent:
             return self._nothing_to_store()
@@ -238,7 +240,7 @@ class CPUOffloadingManager(OffloadingManager):
         """Count a use of the keys by this request; some 200 µs for 512 keys, so a long chain is touched in runs."""
         keys = as_sequence(keys)
         self._key_check.require_keys(keys)
-        self._cache.use(keys, self._uses_of(ctx))
+        self._cache.use(keys, self._requests.get(ctx.req_id) or self._single_use())
 
     def on_new_request(self, ctx: ReqContext) -> None:
         """Begin a request.
@@ -302,9 +304,9 @@ class CPUOffloadingManager(OffloadingManager):
             f"{len(self._stores)} stores)"
         )
 
-    def _uses_of(self, ctx: ReqContext) -> RequestUses:
-        """What this request has used so far; one that was not begun uses once and is gone."""
-        return self._requests.get(ctx.req_id) or RequestUses(next(self._chain_numbers))
+    def _single_use(self) -> RequestUses:
+        """What a request that was not begun has used so far; it uses once and is gone."""
+        return RequestUses(next(self._chain_numbers))
 
     def _part_of(
         self, book: TokenBook[Record], token: int, failed_keys: Collection[OffloadKey]

@@ -65,8 +65,9 @@ def without(chain: Chain, slots: tuple[int, ...], first: int) -> tuple[Chain, in
         run_slots, _, begin, end, _ = run
         at = begin if run_slots[begin] == slots[first] else find(run, slots[first])
         if at < end:
-            most = min(end - at, len(slots) - first)
-            stop = at + count_same(run_slots[at : at + most], slots[first : first + most])
+            wanted = slots[first:] if end - at > len(slots) - first else slots[first : first + end - at]
+            here = run_slots[at : at + len(wanted)]
+            stop = at + (len(wanted) if here == wanted else count_same(here, wanted))
             head = (_piece(run, begin, at),) if begin < at else ()
             tail = (_piece(run, stop, end),) if stop < end else ()
             return (*chain[:index], *head, *tail, *chain[index + 1 :]), first + stop - at
