@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection
 from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason
 from aiokvoffload.cache.chains import split_by_group
 
-# Named here, since looking up a member of an enumeration takes as long as a call.
-_STORED, _REMOVED, _CLEARED = EventKind.STORED, EventKind.REMOVED, EventKind.CLEARED
+_CLEARED = EventKind.CLEARED  # named here, since looking up a member of an enumeration takes as long as a call
 
 
 class EventLog:
@@ -42,19 +41,26 @@ class EventLog:
         """Call `callback()` at every first event after they were taken."""
         self._on_first = callback
 
-    def stored(self, keys: Collection[OffloadKey]) -> None:
-        """These keys, in chain order, became readable."""
-        if keys:
-            self._append(_STORED, keys, None)
+    def add(self, kind: EventKind, keys: Collection[OffloadKey], reason: RemovalReason | None = None) -> None:
+        """Note what became of `keys`; nothing happened where there are none, but for `EventKind.CLEARED`.
 
-    def removed(self, keys: Collection[OffloadKey], reason: RemovalReason) -> None:
-        """These keys, in chain order, are readable no more."""
-        if keys:
-            self._append(_REMOVED, keys, reason)
-
-    def cleared(self) -> None:
-        """Nothing is readable any more."""
-        self._append(_CLEARED, (), RemovalReason.RESET)
+        Args:
+            kind: what happened.
+            keys: in chain order; none, of what was cleared.
+            reason: why they are gone.
+        """
+        if not keys and kind is not _CLEARED:
+            return
+        was_empty = not self._events
+        for part in (keys,) if self._num_groups == 1 or not keys else _by_group(keys):
+            if self.is_lost:
+                self.dropped_count += 1
+            elif len(self._events) < self._max_events:
+                self._events.append(OffloadingEvent(kind, tuple(part), self._medium, self._tier, reason))
+            else:
+                self._lose()
+        if was_empty and self._on_first is not None:
+            self._on_first()
 
     def take(self) -> list[OffloadingEvent]:
         """The events, which are then forgotten here."""
@@ -66,18 +72,6 @@ class EventLog:
 
     def __repr__(self) -> str:
         return f"EventLog({self._tier}, {len(self)} events, {self.dropped_count} dropped)"
-
-    def _append(self, kind: EventKind, keys: Collection[OffloadKey], reason: RemovalReason | None) -> None:
-        was_empty = not self._events
-        for part in (keys,) if self._num_groups == 1 or not keys else _by_group(keys):
-            if self.is_lost:
-                self.dropped_count += 1
-            elif len(self._events) < self._max_events:
-                self._events.append(OffloadingEvent(kind, tuple(part), self._medium, self._tier, reason))
-            else:
-                self._lose()
-        if was_empty and self._on_first is not None:
-            self._on_first()
 
     def _lose(self) -> None:
         self.dropped_count += len(self._events) + 1

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from itertools import count as counted
 
 from aiokvoffload.base import (
+    EventKind,
     LookupResult,
     OffloadingEvent,
     OffloadingManager,
@@ -36,7 +37,8 @@ from aiokvoffload.errors import ArgumentError, ConfigError
 _SHED_PER_CALL, _SHED_PER_KEY = 128, 4
 """Entries of dropped containers that are freed in passing: more than the same call can add to living ones."""
 
-_EVICTED = RemovalReason.EVICTED  # named here, since looking up a member of an enumeration takes as long as a call
+# Named here, since looking up a member of an enumeration takes as long as a call.
+_STORED, _REMOVED, _EVICTED = EventKind.STORED, EventKind.REMOVED, RemovalReason.EVICTED
 
 _NONE_FAILED: Collection[OffloadKey] = ()
 """The one empty tuple that there is; whoever gives another collection has it looked through."""
@@ -135,7 +137,7 @@ class CPUOffloadingManager(OffloadingManager):
             self._cache.abandon_read(record)
         elif dropped := self._cache.complete_read(record, failed):
             self._counts.failed_loads += len(dropped)
-            self._events.removed(dropped, RemovalReason.FAILED)
+            self._events.add(_REMOVED, dropped, RemovalReason.FAILED)
         return is_current
 
     def prepare_store(
@@ -215,7 +217,7 @@ class CPUOffloadingManager(OffloadingManager):
         held, evicted = reservation
         if evicted:
             self._counts.evicted += len(evicted)
-            self._events.removed(evicted[::-1], _EVICTED)
+            self._events.add(_REMOVED, evicted[::-1], _EVICTED)
         return PrepareStoreOutput(self._stores.issue(held), held.keys, KnownSlots(held.slots), evicted)
 
     def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
@@ -233,7 +235,7 @@ class CPUOffloadingManager(OffloadingManager):
             stored = self._cache.complete_write(record, failed)
             self._counts.stored += len(stored)
             self._counts.failed_stores += len(failed)
-            self._events.stored(stored)
+            self._events.add(_STORED, stored)
         return is_current
 
     def touch(self, keys: Sequence[OffloadKey], ctx: ReqContext) -> None:
@@ -273,7 +275,7 @@ class CPUOffloadingManager(OffloadingManager):
         cleared = self._cache.clear(self._discarded)
         self._loads.begin_epoch()
         self._stores.begin_epoch()
-        self._events.cleared()
+        self._events.add(EventKind.CLEARED, (), RemovalReason.RESET)
         self._counts.cleared += cleared
         self._counts.resets += 1
         return cleared

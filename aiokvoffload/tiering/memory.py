@@ -5,7 +5,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from aiokvoffload.base import ChunkViews, LoadOutcome, OffloadingEvent, OffloadKey, RemovalReason, StoreOutcome
+from aiokvoffload.base import (
+    ChunkViews,
+    EventKind,
+    LoadOutcome,
+    OffloadingEvent,
+    OffloadKey,
+    RemovalReason,
+    StoreOutcome,
+)
 from aiokvoffload.base.tier import SecondaryTier
 from aiokvoffload.cache.event_log import EventLog
 from aiokvoffload.cache.pool import PoolStatistics
@@ -91,7 +99,7 @@ class MemoryTier(SecondaryTier):
                 outcomes[index] = StoreOutcome.STORED
                 stored.append(key)
             self._chunks.move_to_end(key)
-        self._events.stored(stored)
+        self._events.add(EventKind.STORED, stored)
         self._stored += len(stored)
         self._evict()
         return outcomes
@@ -109,7 +117,7 @@ class MemoryTier(SecondaryTier):
         cleared = len(self._chunks)
         self._epoch += 1
         self._chunks.clear()
-        self._events.cleared()
+        self._events.add(EventKind.CLEARED, (), RemovalReason.RESET)
         return cleared
 
     def take_events(self) -> list[OffloadingEvent]:
@@ -164,4 +172,4 @@ class MemoryTier(SecondaryTier):
         if excess > 0:
             evicted = [self._chunks.popitem(last=False)[0] for _ in range(excess)]
             self._evicted += excess
-            self._events.removed(evicted, RemovalReason.EVICTED)
+            self._events.add(EventKind.REMOVED, evicted, RemovalReason.EVICTED)

@@ -117,8 +117,8 @@ async def test_a_tier_that_could_not_keep_its_events_is_told_anew(tier: str, tmp
     async with house:
         await house.store(keys_of(4))
         log = house.disk._events if tier == "disk" else house.service._depth.chain._links[tier].lane.tier._events  # type: ignore[union-attr]
-        log.removed(keys_of(2), RemovalReason.EVICTED)
-        log.stored(keys_of(2))
+        log.add(EventKind.REMOVED, keys_of(2), RemovalReason.EVICTED)
+        log.add(EventKind.STORED, keys_of(2))
         assert log.is_lost
         await asyncio.sleep(0)
         await asyncio.sleep(0)

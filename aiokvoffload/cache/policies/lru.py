@@ -32,8 +32,8 @@ class LRUPolicy(RecencyList, CachePolicy):
         if slots:
             self.remove(slots)
             self.add(resident, slots, chain)
-        elif absent:
-            self.renew(chain)
+        elif absent and chain in self.chains:
+            self.chains.move_to_end(chain)
 
     def admit(
         self,

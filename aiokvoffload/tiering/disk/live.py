@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
-from aiokvoffload.base import ChunkViews, OffloadKey
+from aiokvoffload.base import ChunkViews, EventKind, OffloadKey, RemovalReason
 from aiokvoffload.cache.chains import GROUP_SUFFIX, group_suffix
 from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.event_log import EventLog
@@ -109,7 +109,7 @@ class LiveDisk:
         """
         cleared = sum(shelf.reset(self._pile) for shelf in self.shelves)
         self._recovery.stop()
-        self.shared.events.cleared()
+        self.shared.events.add(EventKind.CLEARED, (), RemovalReason.RESET)
         self.shared.counts.cleared += cleared
         self._shed()
         committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from aiokvoffload.base import ChunkViews, LoadOutcome, LookupResult, OffloadKey, RemovalReason, StoreOutcome
+from aiokvoffload.base import ChunkViews, EventKind, LoadOutcome, LookupResult, OffloadKey, RemovalReason, StoreOutcome
 from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.event_log import EventLog
 from aiokvoffload.cache.pool import Held
@@ -155,7 +155,7 @@ class Shelf:
     def adopt(self, run: ChainRun, chain_number: int) -> None:
         """Make rows of one chain of an earlier run readable."""
         keys = self.cache.adopt(run, chain_number)
-        self._shared.events.stored(keys)
+        self._shared.events.add(EventKind.STORED, keys)
         self._shared.counts.recovered += len(keys)
 
     def retire_unread(self, count: int) -> bool:
@@ -231,7 +231,7 @@ class Shelf:
             return 0
         held, evicted, retiring = reserved
         shared.counts.evicted += len(evicted)
-        shared.events.removed(evicted[::-1], RemovalReason.EVICTED)
+        shared.events.add(EventKind.REMOVED, evicted[::-1], RemovalReason.EVICTED)
         self._retire(retiring.slots)
         self._writes.append(held)
         loop = asyncio.get_running_loop()
@@ -266,7 +266,7 @@ class Shelf:
         cache.complete_write(held, failed)
         if written.keys:
             shared.writer.put(RowChange(pool.index, RowColumns(written.slots, written.keys, ranks, checksums)))
-            shared.events.stored(written.keys)
+            shared.events.add(EventKind.STORED, written.keys)
         shared.counts.stored += len(ranks)
         shared.counts.stored_bytes += len(ranks) * pool.chunk_bytes * pool.num_workers
         return dict.fromkeys(written.keys, StoreOutcome.STORED) | self._count_failed(failed)
@@ -305,7 +305,7 @@ class Shelf:
             pairs = zip(held.keys, batch.outcomes, strict=True)
             useless = {key for key, outcome in pairs if outcome is not LoadOutcome.LOADED}
             lost = self.cache.forget(held, useless)
-            self._shared.events.removed(lost.keys, RemovalReason.FAILED)
+            self._shared.events.add(EventKind.REMOVED, lost.keys, RemovalReason.FAILED)
             self._retire(lost.slots)
         self.cache.complete_read(held)
         if useless:
