@@ -39,7 +39,7 @@ class SoleCache(ChunkCache, TierCache[Held]):
         """Number of the leading keys that are readable or being written; a request remembers their slots."""
         slots = self.find_leading(keys)
         if slots and uses is not None:
-            uses.looked_up(keys, slots, self.pool.removals)
+            uses.found = keys, slots, self.pool.removals, 0
         return len(slots)
 
     def find_leading(self, keys: Sequence[OffloadKey]) -> tuple[int, ...]:

@@ -14,18 +14,17 @@ class RequestUses:
     Attributes:
         chain_number: as given.
         used: keys whose use was counted; to be read only.
+        found: by the last lookup: keys, of which the leading have these slots, how many removals there had been, and
+            the first that no load has asked for. The cache sets it; keys and slots must not change.
     """
 
-    __slots__ = ("_found_keys", "_found_next", "_found_slots", "_offered", "_removals", "chain_number", "used")
+    __slots__ = ("_offered", "chain_number", "found", "used")
 
     def __init__(self, chain_number: int) -> None:
         # Dictionaries, since the garbage collector would go through sets of long chains, key by key.
         self._offered: dict[OffloadKey, None] = {}
         self.used: dict[OffloadKey, None] = {}
-        self._found_keys: Sequence[OffloadKey] = ()
-        self._found_slots: Sequence[int] = ()
-        self._found_next = 0
-        self._removals = -1
+        self.found: tuple[Sequence[OffloadKey], Sequence[int], int, int] = ((), (), -1, 0)
         self.chain_number = chain_number
 
     def count_use(self, keys: Sequence[OffloadKey], once: dict[OffloadKey, None] | None = None) -> Sequence[OffloadKey]:
@@ -46,21 +45,14 @@ class RequestUses:
             self.used = once
         return new
 
-    def looked_up(self, keys: Sequence[OffloadKey], slots: Sequence[int], removals: int) -> None:
-        """Remember in which slots the leading of `keys` were found, and how many removals there had been.
-
-        Both are kept as they are given, and must not change.
-        """
-        self._found_keys, self._found_slots, self._removals = keys, slots, removals
-        self._found_next = 0
-
     def slots_of(self, keys: Sequence[OffloadKey], removals: int) -> Sequence[int] | None:
         """The slots of all of these keys, which a load asks for as they were looked up, if they are still the same."""
-        begin, end = self._found_next, self._found_next + len(keys)
-        if removals != self._removals or end > len(self._found_slots) or self._found_keys[begin:end] != keys:
+        found, slots, removals_then, begin = self.found
+        end = begin + len(keys)
+        if removals != removals_then or end > len(slots) or found[begin:end] != keys:
             return None
-        self._found_next = end
-        return self._found_slots[begin:end]
+        self.found = found, slots, removals, end
+        return slots[begin:end]
 
     def count_offer(self, keys: Sequence[OffloadKey]) -> Sequence[OffloadKey]:
         """Note an offer to store; returns the keys that this request had not offered before."""

@@ -26,7 +26,7 @@ def test_a_key_that_stands_twice_is_new_once() -> None:
 @pytest.mark.parametrize("count", [3, 500])
 def test_slots_that_were_found_come_back_run_by_run_as_the_numbers_they_were(count: int) -> None:
     uses, keys, slots = RequestUses(0), tuple(make_keys(*range(count))), tuple(range(1000, 1000 + count))
-    uses.looked_up(keys, slots, 7)
+    uses.found = keys, slots, 7, 0
     first, rest = uses.slots_of(keys[:2], 7), uses.slots_of(keys[2:], 7)
     assert first is not None
     assert rest is not None
@@ -36,8 +36,9 @@ def test_slots_that_were_found_come_back_run_by_run_as_the_numbers_they_were(cou
 
 def test_the_garbage_collector_goes_through_what_a_request_found_and_used_once() -> None:
     uses, keys = RequestUses(0), tuple(make_keys(*range(500)))
-    uses.looked_up(keys, tuple(range(500)), 0)
+    uses.found = keys, tuple(range(500)), 0, 0
     uses.count_use(keys)
     gc.collect()
-    containers = [each for each in gc.get_referents(uses) if gc.is_tracked(each) and hasattr(each, "__len__")]
+    referents = gc.get_referents(uses, uses.found)
+    containers = [each for each in referents if gc.is_tracked(each) and hasattr(each, "__len__")]
     assert [each for each in containers if len(each) > 64] == []

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence, Set
 from aiokvoffload.base import Admission, CachePolicy, OffloadKey, Residents
 from aiokvoffload.cache.policies.recency import SEEDED, RecencyList
 
+_new = tuple.__new__
+
 
 class LRUPolicy(RecencyList, CachePolicy):
     """A single recency list, which evicts by last use; most of a policy's calls are that list's own.
@@ -50,7 +52,7 @@ class LRUPolicy(RecencyList, CachePolicy):
             return Admission(len(keys), (), ())
         victims, slots = self.evict(missing, protected, chain)
         accepted = room + len(slots)
-        return Admission(accepted, victims, slots) if accepted else None
+        return _new(Admission, (accepted, victims, slots)) if accepted else None
 
     def seed(self, residents: Mapping[int, OffloadKey]) -> None:
         """Take over an order, as that of one chain."""
