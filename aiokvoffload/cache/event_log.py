@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection
 
 from aiokvoffload.base import EventKind, OffloadingEvent, OffloadKey, RemovalReason
 from aiokvoffload.cache.chains import split_by_group
+from aiokvoffload.cache.named import make_named
 
 _CLEARED = EventKind.CLEARED  # named here, since looking up a member of an enumeration takes as long as a call
-_new = tuple.__new__
 
 
 class EventLog:
@@ -57,7 +57,7 @@ class EventLog:
             if self.is_lost:
                 self.dropped_count += 1
             elif len(self._events) < self._max_events:
-                self._events.append(_new(OffloadingEvent, (kind, tuple(part), self._medium, self._tier, reason)))
+                self._events.append(make_named(OffloadingEvent, (kind, tuple(part), self._medium, self._tier, reason)))
             else:
                 self._lose()
         if was_empty and self._on_first is not None:

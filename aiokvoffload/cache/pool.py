@@ -10,21 +10,19 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from itertools import count as counted
+from typing import NamedTuple
 
 from aiokvoffload.base import OffloadKey
 from aiokvoffload.cache.free_runs import FreeRuns
+from aiokvoffload.cache.named import make_named
 from aiokvoffload.cache.slot_index import make_slot_index
 from aiokvoffload.cache.slot_marks import SlotMarks
 from aiokvoffload.cache.slot_readers import SlotReaders
 from aiokvoffload.errors import ArgumentError, InternalError
 
 
-@dataclass(slots=True)
-class Held:
-    """The slots that one transfer touches, and the key that each had when the transfer was prepared.
-
-    Not to be changed; yet neither frozen nor a tuple: to make either takes twice as long, and every call makes one.
-    """
+class Held(NamedTuple):
+    """The slots that one transfer touches, and the key that each had when the transfer was prepared."""
 
     slots: Sequence[int]
     keys: Sequence[OffloadKey]
@@ -151,7 +149,7 @@ class ChunkPool:
         given = sorted(slots) if turns_over else self._allocate(len(keys), slots)
         self.index.put(keys, given)
         self.writing.update(given)
-        return Held(given, keys)
+        return make_named(Held, (given, keys))
 
     def end_write(self, held: Held) -> None:
         """End a write: its keys become readable; slots whose keys were dropped meanwhile become free.
@@ -177,7 +175,7 @@ class ChunkPool:
         if self.writing and not self.writing.isdisjoint(slots):
             slots = tuple(takewhile(lambda slot: slot not in self.writing, slots))
         self._readers.add(slots)
-        return Held(slots, keys if len(slots) == len(keys) else keys[: len(slots)])
+        return make_named(Held, (slots, keys if len(slots) == len(keys) else keys[: len(slots)]))
 
     def unpin(self, held: Held) -> None:
         """End one read of each slot; those whose keys were dropped become free with their last reader.

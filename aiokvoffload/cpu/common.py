@@ -1,13 +1,12 @@
 """What the facts and the bytes of the CPU tier share: how slots are named and how the memory is divided."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from aiokvoffload.base import CanonicalKVCaches, LoadStoreSpec, as_ids
-from aiokvoffload.base.ids import SHORT
 from aiokvoffload.config import CPUOffloadingConfig
 from aiokvoffload.errors import ConfigError
 
@@ -47,10 +46,8 @@ class KnownSlots(CPULoadStoreSpec):
 
     __slots__ = ()
 
-    def __init__(self, slots: Sequence[int]) -> None:
-        self.chunk_ids = (
-            np.array(slots, _CHUNK_ID) if len(slots) <= SHORT else np.fromiter(slots, _CHUNK_ID, len(slots))
-        )
+    def __init__(self, slots: Collection[int]) -> None:
+        self.chunk_ids = np.fromiter(slots, _CHUNK_ID, len(slots))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from aiokvoffload.cache.discard import DiscardPile
 from aiokvoffload.cache.event_log import EventLog
 from aiokvoffload.cache.key_check import KeyCheck, as_sequence
 from aiokvoffload.cache.making import make_cache
+from aiokvoffload.cache.named import make_named
 from aiokvoffload.cache.offers import OfferCounter
 from aiokvoffload.cache.pool import PoolStatistics
 from aiokvoffload.cache.statistics import ManagerCounts, ManagerStatistics
@@ -39,9 +40,6 @@ _SHED_PER_CALL, _SHED_PER_KEY = 128, 4
 
 # Named here, since looking up a member of an enumeration takes as long as a call.
 _STORED, _REMOVED, _EVICTED = EventKind.STORED, EventKind.REMOVED, RemovalReason.EVICTED
-
-_new = tuple.__new__
-"""What the class of a named tuple calls too, in a function of Python, which costs a microsecond where it is cold."""
 
 _NONE_FAILED: Collection[OffloadKey] = ()
 """The one empty tuple that there is; whoever gives another collection has it looked through."""
@@ -127,7 +125,7 @@ class CPUOffloadingManager(OffloadingManager):
         self._counts.loaded += served
         self._counts.missed += len(keys) - served
         token = self._loads.issue(held if served else None)
-        return _new(PrepareLoadOutput, (token, held.keys, KnownSlots(held.slots)))
+        return make_named(PrepareLoadOutput, (token, held.keys, KnownSlots(held.slots)))
 
     def complete_load(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Release a load's pins; failed keys are a MISS at once, their slots free after the last reader."""
@@ -221,7 +219,7 @@ class CPUOffloadingManager(OffloadingManager):
         if evicted:
             self._counts.evicted += len(evicted)
             self._events.add(_REMOVED, evicted[::-1], _EVICTED)
-        return _new(PrepareStoreOutput, (self._stores.issue(held), held.keys, KnownSlots(held.slots), evicted))
+        return make_named(PrepareStoreOutput, (self._stores.issue(held), held.keys, KnownSlots(held.slots), evicted))
 
     def complete_store(self, token: int, failed_keys: Collection[OffloadKey] = _NONE_FAILED) -> bool:
         """Make a store's keys readable, but for the failed ones."""

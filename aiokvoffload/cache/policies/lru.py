@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence, Set
 
 from aiokvoffload.base import Admission, CachePolicy, OffloadKey, Residents
+from aiokvoffload.cache.named import make_named
 from aiokvoffload.cache.policies.recency import SEEDED, RecencyList
-
-_new = tuple.__new__
 
 
 class LRUPolicy(RecencyList, CachePolicy):
@@ -52,7 +51,7 @@ class LRUPolicy(RecencyList, CachePolicy):
             return Admission(len(keys), (), ())
         victims, slots = self.evict(missing, protected, chain)
         accepted = room + len(slots)
-        return _new(Admission, (accepted, victims, slots)) if accepted else None
+        return make_named(Admission, (accepted, victims, slots)) if accepted else None
 
     def seed(self, residents: Mapping[int, OffloadKey]) -> None:
         """Take over an order, as that of one chain."""
