@@ -20,9 +20,6 @@ Ids = npt.NDArray[np.int64]
 SHORT = 64
 """Up to here a list is looked through as fast as an array."""
 
-_QUIET, _MANY = 496, 4096
-"""Elements up to which most functions keep the interpreter, and from which on cutting takes longer than it may cost."""
-
 _COUNT = np.arange(512)
 """To be cut from, since making such an array gives up the interpreter."""
 _COUNT.flags.writeable = False
@@ -41,8 +38,6 @@ def as_ids(name: str, values: npt.ArrayLike) -> Ids:
     try:
         if isinstance(values, range) and len(values) > SHORT:  # `numpy.array` takes a range apart number by number
             array: npt.NDArray[Any] = np.arange(values.start, values.stop, values.step)
-        elif type(values) is np.ndarray and values.dtype is _ID_TYPE and values.ndim == 1:  # as most often
-            array = copied(values)
         else:
             array = np.array(values)
     except (ValueError, TypeError, OverflowError, MemoryError) as error:
@@ -61,34 +56,14 @@ def as_ids(name: str, values: npt.ArrayLike) -> Ids:
     return ids
 
 
-def copied(ids: Ids) -> Ids:
-    """The same ids, copied without giving up the interpreter, as numpy's own way of copying does."""
-    return np.frombuffer(bytearray(ids), _ID_TYPE)
-
-
 def lowest(numbers: npt.NDArray[np.integer]) -> int:
     """The least of them; there must be one."""
-    short = len(numbers) <= SHORT
-    each: list[int] = (
-        numbers.tolist() if short else [np.minimum.reduce(numbers[piece]) for piece in pieces(len(numbers))]
-    )
-    return int(min(each))
+    return min(numbers.tolist()) if len(numbers) <= SHORT else int(np.minimum.reduce(numbers))
 
 
 def highest(numbers: npt.NDArray[np.integer]) -> int:
     """The largest of them; there must be one."""
-    short = len(numbers) <= SHORT
-    each: list[int] = (
-        numbers.tolist() if short else [np.maximum.reduce(numbers[piece]) for piece in pieces(len(numbers))]
-    )
-    return int(max(each))
-
-
-def pieces(count: int) -> list[slice]:
-    """Where to cut so many elements, so that what is done to each piece keeps the interpreter; very many are one."""
-    if count <= _QUIET or count > _MANY:
-        return [slice(0, count)]
-    return [slice(start, start + _QUIET) for start in range(0, count, _QUIET)]
+    return max(numbers.tolist()) if len(numbers) <= SHORT else int(np.maximum.reduce(numbers))
 
 
 def count_up(start: int, stop: int) -> Ids:

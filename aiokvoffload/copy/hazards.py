@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aiokvoffload.base import Ids, highest
-from aiokvoffload.base.ids import pieces
+from aiokvoffload.base import highest
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.selection import Selection
 
@@ -50,8 +49,8 @@ class HazardTable:
             newest = self._newest_conflict(stream, other, selection)
             if newest > ended[other]:
                 waits_for.append(newest)
-        _mark(self._slots[stream], selection.slots, number)
-        _mark(self._blocks[stream], selection.physical_blocks, number)
+        self._slots[stream][selection.slots] = number
+        self._blocks[stream][selection.physical_blocks] = number
         self._latest[stream] = number
         return waits_for
 
@@ -60,16 +59,7 @@ class HazardTable:
         directions = {self._directions[stream], self._directions[other]}
         newest = 0
         if directions != {Direction.LOAD} and len(selection.slots):
-            newest = _newest(self._slots[other], selection.slots)
+            newest = highest(self._slots[other][selection.slots])
         if directions != {Direction.STORE} and len(selection.physical_blocks):
-            newest = max(newest, _newest(self._blocks[other], selection.physical_blocks))
+            newest = max(newest, highest(self._blocks[other][selection.physical_blocks]))
         return newest
-
-
-def _mark(table: Ids, places: Ids, number: int) -> None:
-    for piece in pieces(len(places)):
-        table[places[piece]] = number
-
-
-def _newest(table: Ids, places: Ids) -> int:
-    return max(highest(table[places[piece]]) for piece in pieces(len(places)))

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from aiokvoffload.base import GPULoadStoreSpec, Ids, highest
-from aiokvoffload.base.ids import SHORT, copied, pieces
+from aiokvoffload.base.ids import SHORT
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.routes import Route
 from aiokvoffload.errors import ArgumentError
 
-_POSITIONS = np.arange(4096, dtype=np.int32)
+_POSITIONS = np.arange(512, dtype=np.int32)
 """To be cut from, since making such an array gives up the interpreter (see `base.ids`)."""
 
 
@@ -98,8 +98,8 @@ class Selector:
             )
         slots = self._check_slots(direction, parts, chunk_ids, f"{chunk_name}.chunk_ids")
         return Selection(
-            block_ids=copied(blocks.block_ids),
-            chunk_ids=copied(chunk_ids),
+            block_ids=blocks.block_ids.copy(),
+            chunk_ids=chunk_ids.copy(),
             parts=parts,
             physical_blocks=physical_blocks,
             slots=slots,
@@ -127,7 +127,7 @@ class Selector:
             _check_range(f"{name}.block_ids of group {group_idx}", ids, route.layout.num_blocks)
             table_parts += [ids + space if space else ids for space in route.layout.spaces]
         # A copy, also of a single part: the ids are the caller's.
-        physical_blocks = np.concatenate(table_parts) if len(table_parts) != 1 else copied(table_parts[0])
+        physical_blocks = np.concatenate(table_parts) if len(table_parts) != 1 else table_parts[0].copy()
         if (position := _first_repeat(physical_blocks, self._block_marks)) is not None:
             raise ArgumentError(
                 f"{name}.block_ids must not name a block twice, got {self._block_id(int(physical_blocks[position]))}"
@@ -161,7 +161,7 @@ class Selector:
         for part in parts:
             ids = chunk_ids[part.chunks]
             _check_range(name, ids, part.route.num_slots)
-            per_part.append(ids + part.route.first_slot if part.route.first_slot else copied(ids))
+            per_part.append(ids + part.route.first_slot)
         slots = np.concatenate(per_part) if len(per_part) != 1 else per_part[0]
         # A store writes its slots, so none may repeat; a load reads, and groups of one pool may read the same slot.
         for checked in [slots] if direction is Direction.STORE else per_part:
@@ -190,11 +190,8 @@ def _first_repeat(indices: Ids, marks: npt.NDArray[np.int32]) -> int | None:
     positions = (
         _POSITIONS[: len(indices)] if len(indices) <= len(_POSITIONS) else np.arange(len(indices), dtype=np.int32)
     )
-    cuts = pieces(len(indices))
-    for piece in cuts:
-        marks[indices[piece]] = positions[piece]
-    for piece in cuts:
-        # An array of answers, and counting them, takes twice as long.
-        if marks[indices[piece]].tobytes() != positions[piece].tobytes():
-            return int((marks[indices] != positions).argmax())
-    return None
+    marks[indices] = positions
+    found = marks[indices]
+    if found.tobytes() == positions.tobytes():  # an array of answers, and counting them, takes twice as long
+        return None
+    return int((found != positions).argmax())
