@@ -214,6 +214,9 @@ def bench_manager_command(
     *,
     policy: Annotated[list[str] | None, typer.Option(help="Cache policy; may be repeated.", show_default="lru")] = None,
     cpu_chunks: Annotated[list[int] | None, count(help="Chunks to keep; may be repeated.", show_default="5000")] = None,
+    pause_us: Annotated[
+        int, count(least=0, most=1_000_000, help="Sleep before each call, in µs: then caches are cold.")
+    ] = 0,
     json_file: JsonFile = None,
 ) -> None:
     """Say what the manager alone costs a block, and what its policy keeps."""
@@ -221,7 +224,10 @@ def bench_manager_command(
         check_writable(json_file)
         requests = trace_file.read_trace(trace)
         runs = [(name, chunks) for name in policy or ["lru"] for chunks in cpu_chunks or [5_000]]
-        figures = [manager_bench.manager_benchmark(requests, policy=name, cpu_chunks=chunks) for name, chunks in runs]
+        figures = [
+            manager_bench.manager_benchmark(requests, policy=name, cpu_chunks=chunks, pause_us=pause_us)
+            for name, chunks in runs
+        ]
         show(manager_bench.manager_table(figures), manager_bench.manager_json(figures), json_file)
 
 

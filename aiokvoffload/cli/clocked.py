@@ -18,10 +18,14 @@ class ManagerClock:
     """Wraps a manager so that the time inside its methods adds up.
 
     Calls that a manager makes to itself are inside the outer call already and are not counted twice.
+
+    Args:
+        pause_s: seconds slept before each call, which are not counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pause_s: float = 0.0) -> None:
         self.spent_ns = 0
+        self._pause_s = pause_s
 
     def __repr__(self) -> str:
         return f"ManagerClock({self.spent_ns / 1e6:.1f} ms)"
@@ -42,6 +46,8 @@ class ManagerClock:
 
         @functools.wraps(call)
         def measured(*args: Any, **kwargs: Any) -> Any:
+            if self._pause_s:
+                time.sleep(self._pause_s)
             started_ns = now_ns()
             try:
                 return call(*args, **kwargs)

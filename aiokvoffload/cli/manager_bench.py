@@ -1,17 +1,18 @@
 """What a manager costs a block when nothing else runs: a trace's requests, one after the other, no byte moved.
 
 Knows a manager and a clock. In a service the same calls take longer: between them other code has used the caches, and
-a loop that slept wakes up cold. This is the figure to set beside those of other managers, which are taken like this.
+a loop that slept wakes up cold, as with a pause before each call. Without one this is the figure to set beside those of
+other managers, which are taken like this.
 """
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rich.table import Table
 
 from aiokvoffload.base import OffloadingManager, OffloadKey, ReqContext
+from aiokvoffload.cli.clocked import ManagerClock
 from aiokvoffload.cli.trace import TraceRequest
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import PAGE_BYTES, PoolShape
@@ -29,6 +30,7 @@ class ManagerFigures:
         blocks: blocks of all their prompts.
         hit_ratio: leading resident blocks of a request over all blocks.
         us_per_block: microseconds inside the manager, per block.
+        pause_us: microseconds slept before each call, which are not in it.
     """
 
     policy: str
@@ -37,24 +39,24 @@ class ManagerFigures:
     blocks: int
     hit_ratio: float
     us_per_block: float
+    pause_us: int = 0
 
 
-def manager_benchmark(requests: Sequence[TraceRequest], *, policy: str, cpu_chunks: int) -> ManagerFigures:
+def manager_benchmark(
+    requests: Sequence[TraceRequest], *, policy: str, cpu_chunks: int, pause_us: int = 0
+) -> ManagerFigures:
     """Look up, load and store every request of a trace, each done before the next begins.
 
     Raises:
         ConfigError: there is no such policy.
     """
-    manager = make_manager(policy, cpu_chunks)
-    hits = spent_ns = 0
-    for request in requests:
-        keys, ctx = request.keys(), ReqContext(request.name)
-        began_ns = time.perf_counter_ns()
-        hits += serve(manager, keys, ctx)
-        spent_ns += time.perf_counter_ns() - began_ns
+    clock = ManagerClock(pause_us / 1e6)
+    manager = clock.wrap(make_manager(policy, cpu_chunks))
+    hits = sum(serve(manager, request.keys(), ReqContext(request.name)) for request in requests)
     manager.check_integrity()
     blocks = max(1, sum(len(request.hash_ids) for request in requests))
-    return ManagerFigures(policy, cpu_chunks, len(requests), blocks, hits / blocks, spent_ns / 1e3 / blocks)
+    us_per_block = clock.spent_ns / 1e3 / blocks
+    return ManagerFigures(policy, cpu_chunks, len(requests), blocks, hits / blocks, us_per_block, pause_us)
 
 
 def make_manager(policy: str, cpu_chunks: int) -> CPUOffloadingManager:
@@ -87,7 +89,9 @@ def manager_json(figures: Sequence[ManagerFigures]) -> str:
 
 def manager_table(figures: Sequence[ManagerFigures]) -> Table:
     """The figures for people."""
-    table = Table(title=f"{figures[0].requests:,} requests, {figures[0].blocks:,} blocks, the manager alone")
+    pause_us = figures[0].pause_us
+    slept = f", {pause_us:,} µs of sleep before each call" if pause_us else ""
+    table = Table(title=f"{figures[0].requests:,} requests, {figures[0].blocks:,} blocks, the manager alone{slept}")
     for column in ("policy", "chunks", "hit ratio", "µs per block"):
         table.add_column(column, justify="left" if column == "policy" else "right")
     for each in figures:

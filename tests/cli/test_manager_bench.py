@@ -20,6 +20,13 @@ def test_the_hit_ratio_is_that_of_the_leading_blocks(policy: str) -> None:
     assert manager_table([figures, figures]).row_count == 2
 
 
+def test_a_pause_before_each_call_is_told_and_not_counted() -> None:
+    figures = manager_benchmark(TRACE, policy="lru", cpu_chunks=8, pause_us=20_000)
+    assert 0 < figures.us_per_block < 20_000  # it is more than three calls a block
+    assert figures.pause_us == 20_000
+    assert "20,000 µs of sleep before each call" in str(manager_table([figures]).title)
+
+
 def test_an_unknown_policy_is_named() -> None:
     with pytest.raises(ConfigError, match="unknown name 'belady'"):
         manager_benchmark(TRACE, policy="belady", cpu_chunks=8)
