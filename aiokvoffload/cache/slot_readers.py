@@ -55,7 +55,7 @@ class SlotReaders:
         return left
 
     def _remove_distinct(self, slots: Sequence[int]) -> Sequence[int] | None:
-        """The same for many slots in half the time; `None`, and nothing has changed, unless they are distinct."""
+        """The same for many in half the time; `None`, and nothing has changed, unless each is read and named once."""
         counts = self.counts
         ended = list(map(counts.pop, slots, repeat(0)))
         if ended.count(1) == len(ended):

@@ -45,6 +45,7 @@ class SoleCache(ChunkCache, TierCache[Held]):
     def find_leading(self, keys: Sequence[OffloadKey]) -> tuple[int, ...]:
         """The slots of the leading keys that are readable or being written."""
         try:
+            # Asked here too, since a short chain is most often what it is, and this is a call less.
             slots = self.pool.index.find_leading(keys) if len(keys) < LONG else self.leading_slots(keys)
         except (IndexError, TypeError):
             self._check.refuse(keys)
