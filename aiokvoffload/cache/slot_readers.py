@@ -6,7 +6,7 @@ from itertools import repeat
 from aiokvoffload.errors import InternalError
 
 _MANY = 64
-"""Slots from which on it pays to take all their counts out at once."""
+"""Of more slots than these it pays to take all counts out at once."""
 
 
 class SlotReaders:

@@ -215,7 +215,7 @@ def bench_manager_command(
     policy: Annotated[list[str] | None, typer.Option(help="Cache policy; may be repeated.", show_default="lru")] = None,
     cpu_chunks: Annotated[list[int] | None, count(help="Chunks to keep; may be repeated.", show_default="5000")] = None,
     pause_us: Annotated[
-        int, count(least=0, most=1_000_000, help="Sleep before each call, in µs: then caches are cold.")
+        int, count(least=0, most=10_000, help="Sleep before each call, in µs, as 200: then caches are cold.")
     ] = 0,
     json_file: JsonFile = None,
 ) -> None:

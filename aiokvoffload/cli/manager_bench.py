@@ -2,7 +2,7 @@
 
 Knows a manager and a clock. In a service the same calls take longer: between them other code has used the caches, and
 a loop that slept wakes up cold, as with a pause before each call. Without one this is the figure to set beside those of
-other managers, which are taken like this.
+other managers, which are taken like this, but for the clock: it runs within calls only, as in `replay`.
 """
 
 import json

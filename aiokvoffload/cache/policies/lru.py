@@ -48,7 +48,7 @@ class LRUPolicy(RecencyList, CachePolicy):
         """Admit the leading part that fits; the tails of the oldest chains leave."""
         missing = len(keys) - room
         if missing <= 0:
-            return Admission(len(keys), (), ())
+            return make_named(Admission, (len(keys), (), ()))
         victims, slots = self.evict(missing, protected, chain)
         accepted = room + len(slots)
         return make_named(Admission, (accepted, victims, slots)) if accepted else None

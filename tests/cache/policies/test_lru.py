@@ -21,6 +21,15 @@ class TestLRUPolicy(CachePolicyContract):
         model.act("access", make_keys(1, 2))
         assert len(model.policy) == 0
 
+    def test_a_chain_whose_absent_keys_are_asked_for_is_the_most_recent(self) -> None:
+        policy, (one, two, three) = self.make_model(3).policy, make_keys(1, 2, 3)
+        policy.place([one], [0], 0)
+        policy.place([two], [1], 1)
+        policy.access((), (), [three], 0)
+        assert list(policy.export().values()) == [two, one]
+        policy.access((), (), [three], 7)  # of which nothing is here
+        assert list(policy.export().values()) == [two, one]
+
     def test_a_store_larger_than_the_cache_is_cut_to_its_head(self) -> None:
         model = self.make_model(3)
         assert model.admit(make_keys(1, 2, 3, 4, 5)) == []
