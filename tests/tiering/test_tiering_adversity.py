@@ -87,6 +87,12 @@ class Storm:
             self.clock.advance(self.random.choice([0.0, 0.0, 4.0, 12.0]))
             service.check_integrity()
 
+    async def settle_down(self, service: OffloadingService) -> None:
+        """In peace something is served, if chance has kept everything from it before."""
+        for number in range(100, 200):
+            if not self.served:
+                await self.request(service, 0, number)
+
     async def run(self) -> None:
         async with self.spec.open(make_kv_caches([self.blocks])) as service:
             await service.wait_grown()
@@ -97,6 +103,7 @@ class Storm:
                 await faults
             self.tiers[0].failing = False
             self.tiers[0].release()
+            await self.settle_down(service)
         service.check_integrity()
         pools = service.statistics().manager.pools
         assert [(pool.pinned, pool.writing, pool.quarantined) for pool in pools] == [(0, 0, 0)]
