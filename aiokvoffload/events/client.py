@@ -143,6 +143,9 @@ class EventClient:
                 view.take(event)
         if sequence is None:
             raise BrokenError(f"snapshot: the publisher at {self._replay_endpoint} gives none, or not now")
+        if self.position is None:
+            # The subscription may begin later than the snapshot was made: what is missed between them is asked for.
+            self.position = sequence
         parts = (TierSnapshot(medium, tier, (tuple(view.keys(tier)),)) for tier, medium in tiers.items())
         return Snapshot(sequence, tuple(parts))
 

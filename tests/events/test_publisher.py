@@ -216,6 +216,7 @@ async def test_a_snapshot_over_the_wire_says_which_tier_holds_what() -> None:
     bus.use_source(source)
     async with Rig(bus) as rig, rig.client() as client:
         snapshot = await client.snapshot()
+        assert client.position == snapshot.sequence  # else what was published before the first message would be missed
         assert (snapshot.sequence, sorted(tier.tier for tier in snapshot.tiers)) == (6, ["cpu", "disk"])
         view = ResidentKeys()
         view.load(snapshot)
