@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -204,10 +205,19 @@ def test_a_truncated_index_is_one_clear_line(filled: tuple[Path, Path], size_byt
 
 
 def test_a_tier_in_use_can_be_inspected_and_not_verified(tmp_path: Path) -> None:
+    committed = threading.Event()
+
+    class Commit(DiskCalls):
+        def reached(self, step: Step) -> None:
+            if step is Step.ROWS_COMMITTED:
+                committed.set()
+
     async def inspect() -> list[tuple[int, str]]:
-        async with disk_rig(tmp_path) as rig:
+        async with disk_rig(tmp_path, calls=Commit()) as rig:
             empty = await asyncio.to_thread(invoke, "inspect", tmp_path, "--json", "-")
             await rig.store(1, 2)
+            # A store has ended when the bytes are written; their rows follow, in one transaction.
+            assert await asyncio.to_thread(committed.wait, 20)
             before = set(os.listdir(tmp_path))
             ways = (("--json", "-"), ("--verify",))
             seen = [await asyncio.to_thread(invoke, "inspect", tmp_path, *more) for more in ways]
