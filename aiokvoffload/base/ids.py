@@ -66,6 +66,14 @@ def highest(numbers: npt.NDArray[np.integer]) -> int:
     return max(numbers.tolist()) if len(numbers) <= SHORT else int(np.maximum.reduce(numbers))
 
 
+def zero_table(*shape: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Zeros to be looked up by id, with their memory there: made on a thread, so that no loop waits for pages later.
+
+    `numpy.zeros` only promises memory. The first touch of a huge page takes a millisecond, in a virtual machine more.
+    """
+    return np.full(shape, 0, dtype)
+
+
 def count_up(start: int, stop: int) -> Ids:
     """The numbers from `start` to `stop`, which is not among them; not to be written to."""
     return _COUNT[start:stop] if stop <= len(_COUNT) else np.arange(start, stop)

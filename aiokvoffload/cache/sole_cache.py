@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence, Set
 
 from aiokvoffload.base import CachePolicy, LookupResult, OffloadKey, Residents
+from aiokvoffload.base.untracked import MAX_TRACKED, Untracked
 from aiokvoffload.cache.chunk_cache import LONG, ChunkCache
 from aiokvoffload.cache.key_check import KeyCheck, as_sequence
 from aiokvoffload.cache.pool import Held, PoolStatistics
@@ -39,7 +40,9 @@ class SoleCache(ChunkCache, TierCache[Held]):
         """Number of the leading keys that are readable or being written; a request remembers their slots."""
         slots = self.find_leading(keys)
         if slots and uses is not None:
-            uses.found = keys, slots, self.pool.removals, 0
+            # Asked here, since most chains are short, and this is two calls less.
+            known = (keys, slots) if len(keys) <= MAX_TRACKED else (Untracked(keys), Untracked(slots))
+            uses.found = (*known, self.pool.removals, 0)
         return len(slots)
 
     def find_leading(self, keys: Sequence[OffloadKey]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from aiokvoffload.base import highest
+from aiokvoffload.base.ids import zero_table
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.selection import Selection
 
@@ -26,8 +27,8 @@ class HazardTable:
 
     def __init__(self, directions: Sequence[Direction], *, num_slots: int, num_physical_blocks: int) -> None:
         self._directions = tuple(directions)
-        self._slots = np.zeros((len(directions), num_slots), dtype=np.int64)
-        self._blocks = np.zeros((len(directions), num_physical_blocks), dtype=np.int64)
+        self._slots = zero_table(len(directions), num_slots, dtype=np.int64)
+        self._blocks = zero_table(len(directions), num_physical_blocks, dtype=np.int64)
         self._latest = [0] * len(directions)
 
     def enter(self, number: int, stream: int, selection: Selection, ended: Sequence[int]) -> list[int]:

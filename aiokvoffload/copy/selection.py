@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aiokvoffload.base import GPULoadStoreSpec, Ids, highest
-from aiokvoffload.base.ids import SHORT
+from aiokvoffload.base.ids import SHORT, zero_table
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.routes import Route
 from aiokvoffload.errors import ArgumentError
@@ -67,8 +67,8 @@ class Selector:
 
     def __init__(self, routes: Sequence[Route], num_physical_blocks: int, num_slots: int) -> None:
         self._routes = tuple(routes)
-        self._block_marks = np.zeros(num_physical_blocks, dtype=np.int32)
-        self._slot_marks = np.zeros(num_slots, dtype=np.int32)
+        self._block_marks = zero_table(num_physical_blocks, dtype=np.int32)
+        self._slot_marks = zero_table(num_slots, dtype=np.int32)
 
     def fragments_per_chunk(self, group_idx: int) -> int:
         """Blocks of a chunk times tensors of a block.

@@ -8,6 +8,7 @@ from typing import Any, Self, cast
 
 from aiokvoffload import tracing
 from aiokvoffload.base import Event, OffloadKey, ReqContext, Stream
+from aiokvoffload.base.untracked import untracked
 from aiokvoffload.errors import ArgumentError, ClosedError, ModeError
 from aiokvoffload.events import ChunkMetadata
 from aiokvoffload.service.backend import Backend
@@ -51,7 +52,6 @@ class Request:
         self._flows: set[TransferFlow[Any]] = set()
         self._left_callbacks: list[Callable[[], None]] = []
         self._has_left = False
-        self._looked_up: tuple[OffloadKey, ...] = ()
         self.loads = self.stores = 0
 
     @property
@@ -75,8 +75,7 @@ class Request:
         """
         self._require_open("lookup")
         if is_flat(keys, len(self._backend.groups)):
-            self._looked_up = tuple(cast("Sequence[OffloadKey]", keys))
-            hits = self._backend.manager.lookup_prefix(self._looked_up, self._ctx)
+            hits = self._backend.manager.lookup_prefix(tuple(cast("Sequence[OffloadKey]", keys)), self._ctx)
             self._backend.keys.looked(len(keys), hits)
             return hits
         return self._lookup_groups(cast("KeysByGroup", keys))
@@ -118,7 +117,7 @@ class Request:
         """
         self._require_open("load")
         self._backend.require_place_in_line("load")
-        segments = plan_load(copy_of(keys, self._looked_up), blocks, self._backend.groups)
+        segments = plan_load(keys, blocks, self._backend.groups)
         self._validate(segments)
         lane = self._expedited_lane if expedited else self._lane
         at_once = self._fits_one_step(segments, lane, enqueued_here=False)
@@ -163,7 +162,7 @@ class Request:
         """
         self._require_open("store")
         self._backend.require_place_in_line("store")
-        segments = plan_store(copy_of(keys, self._looked_up), blocks, self._backend.groups)
+        segments = plan_store(keys, blocks, self._backend.groups)
         self._validate(segments)
         if protect_source:
             self._clear_lane()
@@ -187,7 +186,7 @@ class Request:
     def touch(self, keys: Sequence[OffloadKey]) -> None:
         """Count a use of chunks that the GPU still holds, so that their copies below stay."""
         self._require_open("touch")
-        keys = copy_of(keys, self._looked_up)
+        keys = untracked(copy_of(keys))
         run_keys = self._backend.run_sizes.most_keys
         if len(keys) <= run_keys and not self._lane.flows:
             self._backend.manager.touch(keys, self._ctx)

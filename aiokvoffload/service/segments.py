@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from aiokvoffload.base import GPULoadStoreSpec, Ids, OffloadKey, get_offload_group_idx
 from aiokvoffload.base.ids import SHORT
+from aiokvoffload.base.untracked import untracked
 from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, group_suffix
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
@@ -91,15 +92,14 @@ def is_flat(keys: Any, num_groups: int) -> bool:
     return False
 
 
-def copy_of(keys: Sequence[OffloadKey], known: tuple[OffloadKey, ...]) -> tuple[OffloadKey, ...]:
-    """Keys that cannot change under us: `known` if it is of the same, so that the garbage collector meets one copy.
+def copy_of(keys: Iterable[OffloadKey]) -> tuple[OffloadKey, ...]:
+    """Keys that cannot change under us.
 
     Raises:
         ArgumentError: they are not several keys, in order.
     """
     _require_several(keys, Iterable)
-    copied = tuple(keys)
-    return known if len(copied) == len(known) and copied == known else copied
+    return tuple(keys)
 
 
 def _require_several(keys: Any, kind: type) -> None:
@@ -144,8 +144,7 @@ def plan_load(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[Group
 
 
 def _segments(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[GroupConfig]) -> list[Segment]:
-    # A copy that cannot change under us, and that the garbage collector goes through once: a list it does each time.
-    keys = tuple(keys)
+    keys = copy_of(keys)
     bounds = _group_bounds(keys, len(groups))
     spec = _own(blocks) if isinstance(blocks, GPULoadStoreSpec) else _single_group_spec(blocks, bounds)
     if len(spec.group_sizes) != len(groups):
@@ -157,7 +156,9 @@ def _segments(keys: Sequence[OffloadKey], blocks: Blocks, groups: Sequence[Group
         group_keys = keys[bounds[group_idx] : bounds[group_idx + 1]]
         if len(group_keys) or len(block_ids):
             index = spec.block_indices[group_idx]
-            segments.append(Segment(group_idx, len(groups), group.blocks_per_chunk, group_keys, block_ids, index))
+            segments.append(
+                Segment(group_idx, len(groups), group.blocks_per_chunk, untracked(group_keys), block_ids, index)
+            )
     return segments
 
 

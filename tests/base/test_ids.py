@@ -1,5 +1,6 @@
 """Ids as arrays, and what is asked of them on a loop."""
 
+import resource
 from collections.abc import Callable
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokvoffload.base import as_ids, count_up, highest, lowest
-from aiokvoffload.base.ids import SHORT
+from aiokvoffload.base.ids import SHORT, zero_table
 from tests.interpreter import turns_given_away
 
 ids = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=3 * SHORT)
@@ -54,6 +55,15 @@ def test_a_list_and_a_short_range_are_taken_without_giving_up_the_interpreter() 
 def test_numbers_are_counted_up(start: int, stop: int) -> None:
     assert count_up(start, stop).tolist() == list(range(start, stop))
     assert count_up(start, stop).dtype == np.int64
+
+
+def test_a_table_has_its_memory_before_anybody_looks_into_it() -> None:
+    """I10: a loop would wait for the pages."""
+    table = zero_table(3, 1 << 20, dtype=np.int64)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    table[:, ::64] += 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100
+    assert table.sum() == 3 << 14
 
 
 def test_short_counts_are_one_array_that_nobody_changes() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from aiokvoffload.base import OffloadKey, make_offload_key
 from aiokvoffload.cache.sole_cache import SoleCache
+from aiokvoffload.cache.uses import RequestUses
 from aiokvoffload.errors import ArgumentError
 from aiokvoffload.registry import resolve
 
@@ -69,3 +70,15 @@ def test_keys_that_are_equal_and_not_the_same_object_are_found() -> None:
     again = tuple(OffloadKey(bytes(bytearray(key))) for key in KEYS)
     assert stored.cache.find_leading(again) == stored.cache.find_leading(KEYS)
     assert len(stored.cache.find_leading(again)) == 200
+
+
+@pytest.mark.parametrize("num_stored", [10, 1000])
+def test_what_a_long_lookup_found_is_pinned_run_by_run_and_not_gone_through_by_the_collector(num_stored: int) -> None:
+    chain = tuple(make_offload_key(b"%032d" % number, 0) for number in range(1200))
+    stored, uses = Stored("lru", num_slots=1200), RequestUses(0)
+    stored.store(chain[:num_stored])
+    assert stored.cache.count_leading(chain, uses) == num_stored
+    assert [each for each in uses.found if isinstance(each, tuple)] == []
+    for begin in range(0, num_stored, 400):
+        run = chain[begin : min(begin + 400, num_stored)]
+        assert uses.slots_of(run, stored.cache.pool.removals) == stored.cache.pool.index.find_leading(run)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokvoffload.base import GPULoadStoreSpec
+from aiokvoffload.base.untracked import MAX_TRACKED, Untracked
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
 from aiokvoffload.service.segments import copy_of, plan_load, plan_store
@@ -34,22 +35,21 @@ def test_groups_are_told_apart_by_their_keys() -> None:
     assert (second.keys, second.block_ids.tolist(), second.block_index) == (tuple(keys[2:]), [7, 8, 9], 5)
 
 
-def test_a_copy_that_there_is_of_the_same_keys_is_used_and_of_no_others() -> None:
-    keys = keys_of(3)
-    known = tuple(keys)
-    (same,) = plan_load(copy_of(keys, known), [7, 8, 9], ONE)
-    assert same.keys is known
+@pytest.mark.parametrize("count", [3, MAX_TRACKED + 1])
+def test_a_segment_keeps_the_keys_that_it_was_given(count: int) -> None:
+    keys = keys_of(count)
+    expected = tuple(keys)
+    (segment,) = plan_load(keys, range(count), ONE)
     keys.reverse()
-    for others in (keys, keys[:2]):
-        (segment,) = plan_store(copy_of(others, known), range(len(others)), ONE)
-        assert segment.keys == tuple(others)
+    assert tuple(segment.keys) == segment.keys[:] == expected
+    assert isinstance(segment.keys, Untracked) is (count > MAX_TRACKED)
 
 
 @pytest.mark.parametrize("keys", [set(keys_of(3)), frozenset(keys_of(3)), b"key", "key", None, 7])
 def test_what_is_no_keys_in_order_is_refused(keys: Any) -> None:
     """I5: a set's blocks would be stored under each other's keys."""
     with pytest.raises(ArgumentError, match=f"keys must be a sequence of offload keys, got a {type(keys).__name__}"):
-        copy_of(keys, ())
+        copy_of(keys)
 
 
 def test_a_load_may_begin_and_end_inside_a_chunk() -> None:
