@@ -114,9 +114,11 @@ class RunEngine(CopyEngine):
 
     Attributes:
         runs_per_step: most runs enqueued in one step.
+        gives_way: whether it gives up the GIL for most of the time that it enqueues, as a driver's call does.
     """
 
     runs_per_step = RUNS_PER_STEP
+    gives_way = True
 
     def plan(self, selection: Selection, lane: Lane) -> Copies:
         """Turn the job into runs, adjacent fragments merged."""
@@ -142,6 +144,7 @@ class RunCopies(Copies):
         """Some runs in each step."""
         if len(self._plan) > MANY_BLOCKS:
             yield Step.PREPARED
+        done = Step.GAVE_WAY if self._engine.gives_way else Step.DONE
         try:
             for start, stop, size_bytes in self._steps():
                 stream = self.first_stream
@@ -151,7 +154,7 @@ class RunCopies(Copies):
                     self._engine.copy(self._plan.part(start, stop), stream, ordered=ordered)
                 except PartialCopyError as error:
                     raise PartialCopyError(str(error), start + error.runs_enqueued) from error
-                yield Step.GAVE_WAY
+                yield done
         finally:
             if self._turns is not None:
                 self._turns.rejoin(self.first_stream)

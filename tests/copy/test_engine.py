@@ -14,7 +14,7 @@ from aiokvoffload.copy.arena import HostArena
 from aiokvoffload.copy.choice import choose_engine, choose_first
 from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.driver_engines import DriverBatchEngine, DriverCopyEngine
-from aiokvoffload.copy.engine import PartialCopyError, RunEngine
+from aiokvoffload.copy.engine import Lane, PartialCopyError, RunCopies, RunEngine, Step
 from aiokvoffload.copy.host_engine import HostEngine
 from aiokvoffload.copy.layout import lay_out
 from aiokvoffload.copy.plan import CopyPlan, plan_copies
@@ -27,6 +27,7 @@ from aiokvoffload.device.cuda import AcceleratorDevice
 from aiokvoffload.device.driver import _MemcpyAttributes
 from aiokvoffload.device.open import open_device
 from aiokvoffload.testing.memory import make_kv_caches
+from tests.interpreter import turns_given_away
 
 
 def engines_of(device: Device, kind: str, tensors: list[torch.Tensor], arena: HostArena) -> RunEngine:
@@ -39,7 +40,7 @@ def engines_of(device: Device, kind: str, tensors: list[torch.Tensor], arena: Ho
     return DriverBatchEngine(device.driver) if kind == "batch" else DriverCopyEngine(device.driver)
 
 
-@pytest.mark.parametrize(
+every_engine = pytest.mark.parametrize(
     ("device_name", "kind"),
     [
         ("host", "host"),
@@ -47,6 +48,9 @@ def engines_of(device: Device, kind: str, tensors: list[torch.Tensor], arena: Ho
         *(pytest.param("cuda", kind, marks=pytest.mark.gpu) for kind in ("batch", "single", "torch")),
     ],
 )
+
+
+@every_engine
 def test_an_engine_moves_every_run_there_and_back(device_name: str, kind: str) -> None:
     device = open_device(device_name)
     tensors = [torch.randint(0, 256, (16, 4096), dtype=torch.uint8, device=device.torch_device) for _ in range(3)]
@@ -66,6 +70,24 @@ def test_an_engine_moves_every_run_there_and_back(device_name: str, kind: str) -
     for tensor, original in zip(tensors, originals, strict=True):
         assert torch.equal(tensor[10:14], original[[3, 0, 9, 7]])
     del engine
+    arena.close()
+    device.close()
+
+
+@every_engine
+def test_no_engine_says_that_it_gives_others_a_turn_and_does_not(device_name: str, kind: str) -> None:
+    """I10: whoever enqueues pauses for the loop after steps that keep the interpreter, and after those only."""
+    device = open_device(device_name)
+    tensor = torch.zeros((8, 4096), dtype=torch.uint8, device=device.torch_device)
+    arena = HostArena(8, 4096, device=device)
+    engine, stream = engines_of(device, kind, [tensor], arena), device.create_stream()
+    rows = np.array([0, 2, 5]) * 4096
+    plan = CopyPlan(arena.address + rows, tensor.data_ptr() + rows, np.full(3, 4096), np.arange(3))
+    copies = RunCopies(engine, plan, Lane(Direction.STORE, stream))
+    gives_way = turns_given_away(lambda: engine.copy(plan, stream, ordered=True), calls=50) > 0
+    assert list(copies.enqueue(ordered=True)) == [Step.GAVE_WAY if engine.gives_way else Step.DONE]
+    assert gives_way or not engine.gives_way
+    device.record(stream).synchronize()
     arena.close()
     device.close()
 

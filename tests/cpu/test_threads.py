@@ -1,10 +1,14 @@
 """Calls on their way back to the owner's thread."""
 
+import asyncio
 import logging
+import time
+from functools import partial
+from itertools import pairwise
 
 import pytest
 
-from aiokvoffload.cpu.threads import Handover
+from aiokvoffload.cpu.threads import PASS_S, Handover
 
 
 def test_a_call_that_raises_keeps_no_other_back(caplog: pytest.LogCaptureFixture) -> None:
@@ -15,3 +19,50 @@ def test_a_call_that_raises_keeps_no_other_back(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.CRITICAL):
         handover.run()
     assert called == [1]
+
+
+async def test_what_many_calls_leave_of_a_pass_is_for_others_and_the_calls_keep_their_order() -> None:
+    """I10: behind a loop that was kept from its work for a while there are a hundred calls."""
+    handover, called = Handover(), list[int]()
+    handover.bind(asyncio.get_running_loop())
+
+    def call(number: int) -> None:
+        called.append(number)
+        until_s = time.perf_counter() + PASS_S
+        while time.perf_counter() < until_s:
+            pass
+
+    for number in range(5):
+        handover.post(partial(call, number))
+    passes = []
+    while len(called) < 5:
+        await asyncio.sleep(0)
+        passes.append(len(called))
+    assert called == [0, 1, 2, 3, 4]
+    assert all(later - earlier <= 1 for earlier, later in pairwise([0, *passes]))
+
+
+async def test_short_calls_share_a_pass() -> None:
+    handover, called = Handover(), list[int]()
+    handover.bind(asyncio.get_running_loop())
+    for number in range(3):
+        handover.post(partial(called.append, number))
+    await asyncio.sleep(0)
+    assert called == [0, 1, 2]
+
+
+async def test_an_interrupt_in_a_call_leaves_the_others_to_the_next_pass() -> None:
+    handover, called = Handover(), list[int]()
+    loop = asyncio.get_running_loop()
+    handover.bind(loop)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    handover.post(interrupt)
+    handover.post(partial(called.append, 1))
+    with pytest.raises(KeyboardInterrupt):
+        handover._hop(loop)
+    handover.post(partial(called.append, 2))
+    await asyncio.sleep(0)
+    assert called == [1, 2]
