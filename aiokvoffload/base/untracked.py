@@ -5,8 +5,9 @@ burst of requests dozens are new at the same time: milliseconds in one go, for w
 look into numpy's arrays, not even into those of objects.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
-from typing import TypeVar, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,11 @@ class Untracked(Sequence[T]):
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._items.tolist())
+
+    def index(self, value: Any, start: int = 0, stop: int = sys.maxsize) -> int:
+        """As of a tuple."""
+        found: int = self._items.tolist().index(value, start, stop)
+        return found
 
     def __len__(self) -> int:
         return len(self._items)

@@ -6,7 +6,17 @@ from itertools import groupby, islice
 from typing import Any
 
 from aiokvoffload.base import OffloadKey, Residents
-from aiokvoffload.cache.policies.runs import Chain, Victims, cut_tail, extended, find, from_tail, without, without_tail
+from aiokvoffload.cache.policies.runs import (
+    Chain,
+    Victims,
+    cut_tail,
+    extended,
+    find,
+    from_tail,
+    run_of,
+    without,
+    without_tail,
+)
 
 SEEDED = -1
 """The chain of slots taken over from another policy, which knows the order but no chains; callers count from 0."""
@@ -89,7 +99,7 @@ class RecencyList:
             self._put_back(chain)
         before = self.chains.get(chain)
         if before is None:
-            self.chains[chain] = ((tuple(slots), tuple(keys), 0, len(slots), stamp),)
+            self.chains[chain] = (run_of(slots, keys, stamp),)
         else:
             self.chains[chain] = extended(before, slots, keys, stamp)
             self.chains.move_to_end(chain)

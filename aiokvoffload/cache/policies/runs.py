@@ -1,37 +1,46 @@
 """Chains as runs of slots that were given in one go. Knows nothing of an order among chains, or of who may leave.
 
-Everything here is a plain tuple: the keys and slots of a call are shared and not copied one by one, cutting an end off
-costs a few numbers, and the garbage collector does not go through tuples of tuples of keys.
+Everything here is a plain tuple: cutting an end off costs a few numbers, and the garbage collector does not go through
+tuples of tuples of keys, but for the first time: a long run is where it never does.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from aiokvoffload.base import OffloadKey
+from aiokvoffload.base.untracked import Untracked
 from aiokvoffload.errors import InternalError
 
 Victims = tuple[list[OffloadKey], list[int]]
 """Keys that leave, the first to go first, and the slot of each."""
 
-Run = tuple[tuple[int, ...], tuple[OffloadKey, ...], int, int, int]
+Run = tuple[Sequence[int], Sequence[OffloadKey], int, int, int]
 """Slots and their keys, head first; the first of them that is still here and the one after the last; a stamp."""
 
 Chain = tuple[Run, ...]
 """Runs, the head's in front."""
 
-_FEW = 64
-"""Runs of the same stamp up to this length become one, so that a chain which grows key by key takes no more memory."""
+FEW = 64
+"""Runs of the same stamp up to this length become one, so that a chain which grows key by key takes no more memory.
+Longer ones are out of the garbage collector's sight."""
 
 
 def extended(chain: Chain, slots: Sequence[int], keys: Sequence[OffloadKey], stamp: int) -> Chain:
     """The chain with these behind it; runs become one with shorter ones only, so that each is copied seldom."""
-    slots, keys = tuple(slots), tuple(keys)
     while chain:
         last_slots, last_keys, begin, end, last_stamp = chain[-1]
-        if last_stamp != stamp or end - begin > len(slots) or end - begin + len(slots) > _FEW:
+        if last_stamp != stamp or end - begin > len(slots) or end - begin + len(slots) > FEW:
             break
-        slots, keys, chain = last_slots[begin:end] + slots, last_keys[begin:end] + keys, chain[:-1]
-    return (*chain, (slots, keys, 0, len(slots), stamp))
+        slots, keys, chain = (*last_slots[begin:end], *slots), (*last_keys[begin:end], *keys), chain[:-1]
+    return (*chain, run_of(slots, keys, stamp))
+
+
+def run_of(slots: Sequence[int], keys: Sequence[OffloadKey], stamp: int) -> Run:
+    """A run of its own."""
+    count = len(slots)
+    if count > FEW:
+        return Untracked(slots), Untracked(keys), 0, count, stamp
+    return tuple(slots), tuple(keys), 0, count, stamp
 
 
 def without_tail(chain: Chain, count: int) -> tuple[Chain, list[OffloadKey], list[int]]:
@@ -85,8 +94,8 @@ def count_same(one: Sequence[Any], other: Sequence[Any]) -> int:
 def from_tail(chain: Chain) -> Iterator[tuple[int, OffloadKey, int]]:
     """Slots, keys and stamps, the last one first."""
     for slots, keys, begin, end, stamp in reversed(chain):
-        for index in range(end - 1, begin - 1, -1):
-            yield slots[index], keys[index], stamp
+        for slot, key in zip(reversed(slots[begin:end]), reversed(keys[begin:end]), strict=True):
+            yield slot, key, stamp
 
 
 def find(run: Run, slot: int) -> int:
@@ -102,5 +111,5 @@ def _piece(run: Run, begin: int, end: int) -> Run:
     """That part of a run; what is not in it is let go of once it is more than half of what is remembered."""
     slots, keys, _, _, stamp = run
     if 2 * (end - begin) < len(slots):
-        return slots[begin:end], keys[begin:end], 0, end - begin, stamp
+        return run_of(slots[begin:end], keys[begin:end], stamp)
     return slots, keys, begin, end, stamp

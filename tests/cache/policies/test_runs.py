@@ -7,7 +7,8 @@ from itertools import count
 import pytest
 
 from aiokvoffload.base import OffloadKey
-from aiokvoffload.cache.policies.runs import Chain, extended, from_tail, without, without_tail
+from aiokvoffload.base.untracked import Untracked
+from aiokvoffload.cache.policies.runs import FEW, Chain, extended, from_tail, without, without_tail
 from aiokvoffload.errors import InternalError
 from aiokvoffload.testing.policy import make_keys
 
@@ -37,7 +38,7 @@ def test_a_chain_holds_what_a_list_would_whatever_is_cut_out_of_it(seed: int) ->
     for _ in range(400):
         match chance.choice(("grow", "grow", "tail", "out")):
             case "grow":
-                new, stamp = [next(slots) for _ in range(chance.randint(1, 90))], chance.randrange(2)
+                new, stamp = [next(slots) for _ in range(chance.choice((1, 20, 90, 300)))], chance.randrange(2)
                 chain, plain = grown(chain, new, stamp), plain + [(slot, stamp) for slot in new]
             case "tail":
                 number = chance.randint(0, 60)
@@ -61,6 +62,20 @@ def test_what_is_gone_is_let_go_of_before_it_is_more_than_what_is_left() -> None
     for _ in range(990):
         chain, _, _ = without_tail(chain, 1)
         assert sum(len(run[0]) for run in chain) <= 2 * len(plain_of(chain)) + 1
+
+
+def test_long_runs_and_what_is_left_of_them_are_out_of_the_collectors_sight() -> None:
+    """I10: of a burst of long loads a young collection went through 300,000 slots and keys, 6 ms."""
+    slots = list(range(1000))
+    whole = grown((), slots, 0)
+    slots.clear()
+    third, _, _ = without_tail(whole, 700)
+    cut, _ = without(third, tuple(range(100, 200)), 0)
+    grown_on = grown(cut, list(range(2000, 2000 + FEW)), 0)
+    for chain in (whole, third, cut, grown_on):
+        for run in chain:
+            assert [isinstance(each, Untracked) for each in run[:2]] == [len(run[0]) > FEW] * 2
+    assert [slot for slot, _ in plain_of(grown_on)] == [*range(100), *range(200, 300), *range(2000, 2000 + FEW)]
 
 
 def test_a_chain_that_grows_key_by_key_has_few_runs() -> None:
