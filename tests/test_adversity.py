@@ -25,6 +25,7 @@ from aiokvoffload import (
     StoreResult,
     TransferResult,
 )
+from aiokvoffload.base.untracked import MAX_TRACKED
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.copy.memory_use import memory_use
 from aiokvoffload.cpu.common import CPULoadStoreSpec, PoolShape
@@ -441,6 +442,23 @@ async def test_a_long_touch_is_counted_run_by_run() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert service.statistics().waiting_flows == 0
+
+
+@pytest.mark.parametrize("count", [20, MAX_TRACKED + 1])
+async def test_what_becomes_of_a_callers_list_after_a_long_touch_is_nothing_to_it(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    stage, touched = Stage(num_slots=64, max_run_keys=8), list[OffloadKey]()
+    monkeypatch.setattr(stage.manager, "touch", lambda keys, _: touched.extend(keys))
+    keys = keys_of(count)
+    async with stage.service as service, service.request("a") as request:
+        with pytest.raises(ArgumentError, match="keys must be a sequence"):
+            request.touch(frozenset(keys))  # type: ignore[arg-type]
+        request.touch(keys)
+        keys.reverse()
+        while service.statistics().waiting_flows:
+            await asyncio.sleep(0)
+    assert touched == keys[::-1]
 
 
 async def test_a_fence_waits_for_every_run_even_if_one_of_them_failed() -> None:

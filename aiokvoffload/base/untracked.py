@@ -1,13 +1,12 @@
 """Long sequences that the garbage collector does not go through.
 
-It goes through a tuple once and then leaves it alone, but for 4,096 keys that is a tenth of a millisecond, and of a
-burst of requests dozens are new at the same time: milliseconds in one go, for which the loop waits (I10). It does not
-look into numpy's arrays, not even into those of objects.
+It goes through a tuple of keys once and then leaves it alone, but for 4,096 keys that is a tenth of a millisecond, and
+of a burst of requests dozens are new at the same time: milliseconds in one go, for which the loop waits (I10). numpy's
+arrays it does not even know of, those of objects included.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar, cast, overload
+from typing import TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +17,13 @@ MAX_TRACKED = 512
 """Up to here a tuple is made, cut and gone through in little more time than it takes to ask for its length."""
 
 
+def object_array(items: Sequence[object]) -> npt.NDArray[np.object_]:
+    """The very items, in order, in an array: untracked itself, as no object of a class of ours can be."""
+    return np.fromiter(items, dtype=np.object_, count=len(items))
+
+
 class Untracked(Sequence[T]):
-    """Items in an array of objects; pieces of it are tuples.
+    """Items in an array of objects, which looks like a tuple of them; pieces of it are tuples.
 
     Args:
         items: what it holds from now on.
@@ -28,7 +32,7 @@ class Untracked(Sequence[T]):
     __slots__ = ("_items",)
 
     def __init__(self, items: Sequence[T]) -> None:
-        self._items: npt.NDArray[np.object_] = np.fromiter(items, dtype=np.object_, count=len(items))
+        self._items = object_array(items)
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -43,11 +47,6 @@ class Untracked(Sequence[T]):
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._items.tolist())
-
-    def index(self, value: Any, start: int = 0, stop: int = sys.maxsize) -> int:
-        """As of a tuple."""
-        found: int = self._items.tolist().index(value, start, stop)
-        return found
 
     def __len__(self) -> int:
         return len(self._items)

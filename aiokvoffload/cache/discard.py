@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import numpy as np
+
 
 class DiscardPile:
     """Containers that nobody reads any more, emptied little by little, and so are dictionaries among their values.
 
-    Tuples among the values are freed in one go, and count as what is in them. Its length is that of the containers:
-    what lies deeper is counted when it is reached.
+    Tuples among the values are freed in one go, and count as what is in them and in arrays within them. Its length is
+    that of the containers: what lies deeper is counted when it is reached.
 
     Python frees a dictionary of a million keys in one go, which takes some 50 ms; a reset would stop the loop that
     long (I10).
@@ -46,7 +48,9 @@ class DiscardPile:
 
 
 def _count_within(value: object) -> int:
-    """What is in a tuple, and in tuples within it; others are looked at by their first, since all of one are alike."""
+    """What is in a tuple, and in what is within it; that is looked at by its first, since all of one are alike."""
+    if isinstance(value, np.ndarray):
+        return len(value)
     if not isinstance(value, tuple) or not value:
         return 0
-    return sum(map(_count_within, value)) if isinstance(value[0], tuple) else len(value)
+    return sum(map(_count_within, value)) if isinstance(value[0], tuple | np.ndarray) else len(value)

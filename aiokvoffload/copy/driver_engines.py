@@ -9,6 +9,8 @@ from aiokvoffload.device.driver import CudaDriver, stream_handle
 class DriverBatchEngine(RunEngine):
     """A thousand runs in one driver call (`cuMemcpyBatchAsync`), which for a single one is the dearer call."""
 
+    gives_way = True
+
     def __init__(self, driver: CudaDriver) -> None:
         self.name = "cuda-batch"
         self._driver = driver
@@ -32,6 +34,8 @@ class DriverBatchEngine(RunEngine):
 
 class DriverCopyEngine(RunEngine):
     """One driver call (`cuMemcpyAsync`) for each run, always in stream order, where the driver has no batched one."""
+
+    gives_way = True
 
     def __init__(self, driver: CudaDriver) -> None:
         self.name = "cuda-single"

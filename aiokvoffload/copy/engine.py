@@ -118,7 +118,7 @@ class RunEngine(CopyEngine):
     """
 
     runs_per_step = RUNS_PER_STEP
-    gives_way = True
+    gives_way = False
 
     def plan(self, selection: Selection, lane: Lane) -> Copies:
         """Turn the job into runs, adjacent fragments merged."""

@@ -13,8 +13,6 @@ from aiokvoffload.errors import OffloadError
 class HostEngine(RunEngine):
     """Copies on the stream's thread, for the host device."""
 
-    gives_way = False
-
     def __init__(self, device: Device) -> None:
         self.name = "host"
         self._device = device

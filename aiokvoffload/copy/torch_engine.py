@@ -22,8 +22,6 @@ class TorchEngine(RunEngine):
         regions: flat uint8 tensors that all addresses of all plans lie in.
     """
 
-    gives_way = False
-
     def __init__(self, device: Device, regions: Sequence[torch.Tensor]) -> None:
         self.name = "torch"
         self._device = device

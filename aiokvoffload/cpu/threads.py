@@ -46,10 +46,10 @@ class Handover:
 
     def _hop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Make those that one pass of the loop has time for."""
-        # Before looking: what is posted from here on either is seen below or schedules a hop of its own.
-        self._hop_pending = False
-        until_s = time.perf_counter() + PASS_S
         try:
+            # Before looking: what is posted from here on either is seen below or schedules a hop of its own.
+            self._hop_pending = False
+            until_s = time.perf_counter() + PASS_S
             while self._calls and time.perf_counter() < until_s:
                 self._call_next()
         finally:  # an interrupt raised by a call ends this run of the loop; another run of it goes on

@@ -3,8 +3,8 @@
 Knows where each key of the load came from; pins nothing and moves nothing.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, groupby
+from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from aiokvoffload.base import OffloadKey, ReqContext
 from aiokvoffload.cpu.common import CPU_TIER
@@ -74,13 +74,17 @@ class Ascent:
             self._tier_by_key.update(self._walk.tier_by_key)
             self._walk.give_up()
 
-    def sources(self, served: Iterable[Sequence[OffloadKey]]) -> tuple[tuple[str, int], ...]:
-        """For each run of served keys from one tier its name and their number."""
+    def sources(self, served: Sequence[tuple[Sequence[OffloadKey], int]]) -> tuple[tuple[str, int], ...]:
+        """For each run of served keys from one tier its name and their number.
+
+        Args:
+            served: chains, and how many keys of each were served, which are its first.
+        """
         tier_of = self._tier_by_key
         if not tier_of:
-            count = sum(map(len, served))
+            count = sum(limit for _, limit in served)
             return ((CPU_TIER, count),) if count else ()
-        tiers = (tier_of.get(key, CPU_TIER) for key in chain.from_iterable(served))
+        tiers = (tier_of.get(key, CPU_TIER) for keys, limit in served for key in keys[:limit])
         return tuple((tier, sum(1 for _ in run)) for tier, run in groupby(tiers))
 
     def _ended(self, running: RunningStore) -> None:

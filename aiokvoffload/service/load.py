@@ -122,7 +122,7 @@ class LoadFlow(TransferFlow[LoadResult]):
         served_by_group = [0] * len(self._backend.groups)
         for segment, limit in zip(self._segments, self._limits, strict=True):
             served_by_group[segment.group_idx] = limit
-        served = (segment.keys[:limit] for segment, limit in zip(self._segments, self._limits, strict=True))
+        served = [(segment.keys, limit) for segment, limit in zip(self._segments, self._limits, strict=True)]
         sources = self._ascent.sources(served)
         unserved = self._unserved()
         self._backend.keys.loaded(sources, len(unserved))

@@ -27,20 +27,6 @@ def test_a_piece_is_the_tuple_that_it_would_be_of_a_tuple(count: int, start: int
     assert type(piece) is tuple
 
 
-@given(numbers=st.lists(st.integers(0, 3), max_size=8), wanted=st.integers(0, 4), start=limits, stop=limits)
-def test_an_item_is_found_where_it_is_found_in_a_tuple(
-    numbers: list[int], wanted: int, start: int | None, stop: int | None
-) -> None:
-    bounds = (start or 0, len(numbers) if stop is None else stop)
-    try:
-        expected = tuple(numbers).index(wanted, *bounds)
-    except ValueError:
-        with pytest.raises(ValueError, match="not in list"):
-            Untracked(numbers).index(wanted, *bounds)
-    else:
-        assert Untracked(numbers).index(wanted, *bounds) == expected
-
-
 def test_beyond_the_last_there_is_nothing() -> None:
     with pytest.raises(IndexError):
         Untracked((1, 2))[2]

@@ -13,6 +13,7 @@ from aiokvoffload.cache.policies.runs import (
     extended,
     find,
     from_tail,
+    part,
     run_of,
     without,
     without_tail,
@@ -161,10 +162,10 @@ class RecencyList:
         chain = self.chains.get(self._chain_of[slot] >> LAYER_BITS, ())
         for slots, keys, begin, end, _ in chain:
             if slots[begin] == slot:  # as most often: whoever asks has just passed the run before
-                return keys[begin + 1 : end], slots[begin + 1 : end]
+                return part(keys, begin + 1, end), part(slots, begin + 1, end)
         for run in chain:
             if (at := find(run, slot)) < run[3]:
-                return run[1][at + 1 : run[3]], run[0][at + 1 : run[3]]
+                return part(run[1], at + 1, run[3]), part(run[0], at + 1, run[3])
         return (), ()
 
     def oldest_stamp(self, chain: int) -> int | None:

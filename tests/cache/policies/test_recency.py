@@ -1,5 +1,6 @@
 """The recency list: one order, however it is read."""
 
+import gc
 import random
 from collections.abc import Iterable, Sequence, Set
 from itertools import count
@@ -8,6 +9,7 @@ import pytest
 
 from aiokvoffload.base import OffloadKey
 from aiokvoffload.cache.policies.recency import RecencyList
+from aiokvoffload.cache.policies.runs import FEW
 from aiokvoffload.testing.policy import PlainResidents, make_keys
 
 
@@ -206,3 +208,24 @@ def test_slots_of_a_moved_tail_leave_no_trace_in_their_old_chain() -> None:
     assert list(recency.residents()) == [1, 0, 5, 4, 3, 2]
     touch(recency, [0, 1], 2)
     assert "6 slots in 2 chains" in repr(recency)
+
+
+def test_long_chains_are_kept_where_the_garbage_collector_does_not_go_through_them() -> None:
+    """I10: nor does it come back to them, as it would to objects of a class."""
+    recency = RecencyList(PlainResidents(4 * FEW))
+    add(recency, range(FEW + 1), 0)
+    add(recency, range(FEW + 1, 3 * FEW), 0)
+    for _ in range(3):
+        gc.collect()
+    assert [len(run[0]) > FEW for chain in recency.chains.values() for run in chain] == [True, True]
+    assert not any(gc.is_tracked(each) for chain in recency.chains.values() for run in (chain, *chain) for each in run)
+    assert evict(recency, 2 * FEW, (), 1) == list(reversed(range(FEW, 3 * FEW)))
+
+
+@pytest.mark.parametrize("slots", [range(FEW), range(10 * FEW)])
+def test_the_slots_behind_one_are_told_with_their_keys_wherever_it_stands(slots: range) -> None:
+    recency = RecencyList(PlainResidents(len(slots)))
+    add(recency, slots, 0)
+    for slot in (0, 1, len(slots) - 2, len(slots) - 1):
+        keys, behind = recency.rest_of_run(slot)
+        assert (behind, list(keys)) == (tuple(slots[slot + 1 :]), make_keys(*slots[slot + 1 :]))
