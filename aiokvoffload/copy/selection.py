@@ -17,7 +17,7 @@ from aiokvoffload.copy.direction import Direction
 from aiokvoffload.copy.routes import Route
 from aiokvoffload.errors import ArgumentError
 
-_POSITIONS = np.arange(512, dtype=np.int32)
+_POSITIONS = np.arange(4096, dtype=np.int32)
 """To be cut from, since making such an array gives up the interpreter (see `base.ids`)."""
 
 

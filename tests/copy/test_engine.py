@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from aiokvoffload.base import GPULoadStoreSpec
+from aiokvoffload.base import GPULoadStoreSpec, Stream
 from aiokvoffload.config import CopyConfig
 from aiokvoffload.copy import choice
 from aiokvoffload.copy.arena import HostArena
@@ -89,6 +89,20 @@ def test_no_engine_says_that_it_gives_others_a_turn_and_does_not(device_name: st
     assert gives_way or not engine.gives_way
     device.record(stream).synchronize()
     arena.close()
+    device.close()
+
+
+@pytest.mark.parametrize(("gives_way", "step"), [(True, Step.GAVE_WAY), (False, Step.DONE)])
+def test_a_step_gave_way_if_its_engine_says_so(*, gives_way: bool, step: Step) -> None:
+    class Engine(RunEngine):
+        name = "test"
+
+        def copy(self, plan: CopyPlan, stream: Stream, *, ordered: bool) -> None: ...
+
+    engine, one, device = Engine(), np.array([1]), open_device("host")
+    engine.gives_way = gives_way
+    copies = RunCopies(engine, CopyPlan(one, one, one, one), Lane(Direction.LOAD, device.create_stream()))
+    assert list(copies.enqueue(ordered=True)) == [step]
     device.close()
 
 
