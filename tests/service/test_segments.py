@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokvoffload.base import GPULoadStoreSpec
+from aiokvoffload.base import GPULoadStoreSpec, OffloadKey, make_offload_key
 from aiokvoffload.base.untracked import MAX_TRACKED, Untracked
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
@@ -102,6 +102,31 @@ def test_a_short_call_is_checked_without_giving_up_the_interpreter(groups: tuple
         segment.blocks_of(2, 9)
 
     assert turns_given_away(check) == 0
+
+
+@pytest.mark.parametrize("index", [0, 50, 99])
+@pytest.mark.parametrize("byte", [-4, -3, -2, -1])
+def test_one_key_of_another_group_is_found_among_many(index: int, byte: int) -> None:
+    """I5: whichever byte says so."""
+    keys = keys_of(100)
+    other = bytearray(keys[index])
+    other[byte] = 2
+    keys[index] = OffloadKey(bytes(other))
+    with pytest.raises(
+        ArgumentError, match=rf"keys\[{index}\] is of group {2 << 8 * (-1 - byte)}, the groups are 0 to 1"
+    ):
+        plan_store(keys, GPULoadStoreSpec(range(100), [0, 100], [0, 0]), TWO_GROUPS)
+
+
+@pytest.mark.parametrize("index", [0, 50, 99])
+def test_many_keys_need_not_be_of_one_length(index: int) -> None:
+    keys = keys_of(100, group_idx=1)
+    keys[index] = make_offload_key(b"x", 1)
+    (segment,) = plan_store(keys, GPULoadStoreSpec(range(100), [0, 100], [0, 0]), TWO_GROUPS)
+    assert (segment.group_idx, segment.keys) == (1, tuple(keys))
+    keys[40] = keys[60]
+    with pytest.raises(ArgumentError, match="100 keys of which 99 are distinct"):
+        plan_store(keys, range(100), TWO_GROUPS)
 
 
 def test_nothing_is_legal() -> None:

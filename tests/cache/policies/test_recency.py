@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterable, Sequence, Set
 from itertools import count
 
+import numpy as np
 import pytest
 
 from aiokvoffload.base import OffloadKey
@@ -217,8 +218,10 @@ def test_long_chains_are_kept_where_the_garbage_collector_does_not_go_through_th
     add(recency, range(FEW + 1, 3 * FEW), 0)
     for _ in range(3):
         gc.collect()
-    assert [len(run[0]) > FEW for chain in recency.chains.values() for run in chain] == [True, True]
-    assert not any(gc.is_tracked(each) for chain in recency.chains.values() for run in (chain, *chain) for each in run)
+    chains = list(recency.chains.values())
+    runs = [run for chain in chains for run in chain]
+    assert [isinstance(each, np.ndarray) for run in runs for each in run[:2]] == [True] * 4
+    assert not any(map(gc.is_tracked, (*chains, *runs)))
     assert evict(recency, 2 * FEW, (), 1) == list(reversed(range(FEW, 3 * FEW)))
 
 
