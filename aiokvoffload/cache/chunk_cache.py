@@ -47,7 +47,7 @@ class ChunkCache:
         if (
             len(keys) < LONG
             or len(index.find_leading(keys[:_SHORT])) < _SHORT  # as most often
-            or set(map(type, keys)) != {bytes}  # what equals a key need not be one
+            or list(map(type, keys)).count(bytes) < len(keys)  # what equals a key need not be one
         ):
             return index.find_leading(keys)
         slots: list[int] = []
