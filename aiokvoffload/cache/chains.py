@@ -38,6 +38,18 @@ def in_chain_order(keys: Sequence[OffloadKey], span_by_group: Mapping[bytes, int
     return [key for *_, key in sorted(ranked)]
 
 
+def all_end_in(suffix: bytes, joined: bytes, length: int) -> bool:
+    """Whether keys of one length, laid end to end, so that they end at equal distances, are all of a suffix's group."""
+    count = len(joined) // length
+    one, two, three, four = suffix
+    return (
+        joined[length - 1 :: length].count(four) == count
+        and joined[length - 2 :: length].count(three) == count
+        and joined[length - 3 :: length].count(two) == count
+        and joined[length - 4 :: length].count(one) == count
+    )
+
+
 def group_suffix(group_idx: int) -> bytes:
     """What keys of this group end with."""
     return group_idx.to_bytes(SUFFIX_BYTES, "big")

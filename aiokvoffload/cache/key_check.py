@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from aiokvoffload.base import OffloadKey
-from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, group_suffix
+from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, all_end_in, group_suffix
 from aiokvoffload.errors import ArgumentError
 
 _Value = TypeVar("_Value")
@@ -79,7 +79,7 @@ class KeyCheck:
             raise ArgumentError(f"keys must be distinct, got {key!r} {times} times")
 
     def _end_alike(self, keys: Sequence[OffloadKey]) -> bool:
-        """Whether all are keys of one length, by few looks: laid end to end, they end at equal distances."""
+        """Whether all are keys of one length and of the only group, by few looks."""
         length = len(keys[0]) if isinstance(keys[0], bytes) else 0
         if self._only_suffix is None or length <= SUFFIX_BYTES:
             return False
@@ -87,11 +87,4 @@ class KeyCheck:
             # Other buffers can be laid end to end too, and are no keys: they may change, or cannot be hashed.
             if type(key) is not bytes or len(key) != length:
                 return False
-        count, joined = len(keys), b"".join(keys)
-        one, two, three, four = self._only_suffix
-        return (
-            joined[length - 1 :: length].count(four) == count
-            and joined[length - 2 :: length].count(three) == count
-            and joined[length - 3 :: length].count(two) == count
-            and joined[length - 4 :: length].count(one) == count
-        )
+        return all_end_in(self._only_suffix, b"".join(keys), length)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from aiokvoffload.base import GPULoadStoreSpec, Ids, OffloadKey, get_offload_group_idx
 from aiokvoffload.base.ids import SHORT
 from aiokvoffload.base.untracked import untracked
-from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, group_suffix
+from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, all_end_in, group_suffix
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
 
@@ -197,7 +197,7 @@ def _checked_bounds(keys: Sequence[OffloadKey], num_groups: int) -> list[int]:
     else:
         if not _begin_distinct(*laid):
             _require_distinct(keys)
-        if _end_alike(*laid) and (only := get_offload_group_idx(keys[0])) < num_groups:
+        if all_end_in(keys[0][GROUP_SUFFIX], *laid) and (only := get_offload_group_idx(keys[0])) < num_groups:
             return [0] * (only + 1) + [len(keys)] * (num_groups - only)
         indices = _indices_of(*laid)
     if len(indices) and int(indices.max()) >= num_groups:
@@ -239,12 +239,6 @@ def _begin_distinct(joined: bytes, length: int) -> bool:
     """Whether no two begin with the same word; sorting numbers takes a fifth of the time of a set of keys."""
     words = np.sort(np.ndarray(len(joined) // length, "u8", joined, strides=(length,)))
     return 1 not in (words[1:] == words[:-1]).tobytes()
-
-
-def _end_alike(joined: bytes, length: int) -> bool:
-    """Whether all are of the group of the last."""
-    count = len(joined) // length
-    return all(joined[length - place :: length] == joined[-place:][:1] * count for place in range(1, SUFFIX_BYTES + 1))
 
 
 def _indices_of(joined: bytes, length: int) -> Ids:
