@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+_FREED_AT_ONCE = (tuple, np.ndarray)
+
 
 class DiscardPile:
     """Containers that nobody reads any more, emptied little by little, and so are dictionaries among their values.
@@ -48,9 +50,7 @@ class DiscardPile:
 
 
 def _count_within(value: object) -> int:
-    """What is in a tuple, and in what is within it; that is looked at by its first, since all of one are alike."""
-    if isinstance(value, np.ndarray):
-        return len(value)
-    if not isinstance(value, tuple) or not value:
+    """What is in a tuple or array, and in those within it; others are looked at by their first, as all are alike."""
+    if not isinstance(value, _FREED_AT_ONCE) or not len(value):
         return 0
-    return sum(map(_count_within, value)) if isinstance(value[0], tuple | np.ndarray) else len(value)
+    return sum(map(_count_within, value)) if isinstance(value[0], _FREED_AT_ONCE) else len(value)

@@ -88,8 +88,7 @@ class Selector:
             ArgumentError: the message names the argument, the value and the limit.
         """
         block_name, chunk_name = ("src", "dst") if direction is Direction.STORE else ("dst", "src")
-        # A copy: the ids are the caller's, and what is checked may be these.
-        physical_blocks = self.check_blocks(blocks, block_name).copy()
+        physical_blocks = self.check_blocks(blocks, block_name)
         parts = self._parts(direction, blocks, block_name)
         num_chunks = parts[-1].chunks.stop if parts else 0
         if num_chunks != len(chunk_ids):
@@ -108,7 +107,7 @@ class Selector:
         )
 
     def check_blocks(self, blocks: GPULoadStoreSpec, name: str) -> Ids:
-        """The blocks as positions in the table of physical blocks; it may be the very array of ids.
+        """The blocks as positions in the table of physical blocks.
 
         Raises:
             ArgumentError: an id is out of range or repeated, there is another number of groups, or it is something
@@ -127,7 +126,8 @@ class Selector:
             start += size
             _check_range(f"{name}.block_ids of group {group_idx}", ids, route.layout.num_blocks)
             table_parts += [ids + space if space else ids for space in route.layout.spaces]
-        physical_blocks = np.concatenate(table_parts) if len(table_parts) != 1 else table_parts[0]
+        # A copy, also of a single part: the ids are the caller's.
+        physical_blocks = np.concatenate(table_parts) if len(table_parts) != 1 else table_parts[0].copy()
         if (position := _first_repeat(physical_blocks, self._block_marks)) is not None:
             raise ArgumentError(
                 f"{name}.block_ids must not name a block twice, got {self._block_id(int(physical_blocks[position]))}"

@@ -74,6 +74,7 @@ def cut_tail(chain: Chain, count: int, keys: list[OffloadKey], slots: list[int])
         stop = end - count if end - begin > count else begin
         # Counted from behind, since a slice down to the first cannot name the place before it.
         last, before = end - len(run_slots) - 1, stop - len(run_slots) - 1
+        # Here and not by `part`: requests that evict would make four calls more.
         left_slots, left_keys = run_slots[last:before:-1], run_keys[last:before:-1]
         slots += left_slots if isinstance(left_slots, tuple) else left_slots.tolist()
         keys += left_keys if isinstance(left_keys, tuple) else left_keys.tolist()
