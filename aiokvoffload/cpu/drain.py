@@ -6,8 +6,8 @@ from aiokvoffload.clock import Clock
 from aiokvoffload.cpu.ledger import JobLedger
 
 
-async def drain(ledger: JobLedger, clock: Clock, *, timeout_s: float) -> bool:
-    """Wait until every job has ended, up to the time-out; returns whether they have."""
+async def drain(ledger: JobLedger, clock: Clock, *, timeout_s: float) -> None:
+    """Wait until every job has ended, up to the time-out."""
     deadline_s = clock.now_s() + timeout_s
     drained = asyncio.create_task(_all_ended(ledger))
     deadline = asyncio.create_task(clock.sleep_until(deadline_s))
@@ -15,7 +15,6 @@ async def drain(ledger: JobLedger, clock: Clock, *, timeout_s: float) -> bool:
         await asyncio.wait((drained, deadline), return_when=asyncio.FIRST_COMPLETED)
         if drained.cancelled() or deadline.cancelled():
             raise asyncio.CancelledError
-        return not ledger.unsettled
     finally:
         drained.cancel()
         deadline.cancel()

@@ -94,7 +94,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         self._device, self._mode = device, mode
         self._close_timeout_s, self._clock = close_timeout_s, clock or SystemClock()
         self._submitted = 0
-        self._closed = False
+        self._closed = self._is_freeing = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._close_task: asyncio.Task[None] | None = None
         self._handover = Handover()
@@ -282,23 +282,38 @@ class CPUOffloadingWorker(OffloadingWorker):
             self._closed = True
             self._machinery.growth.stop()
             self._close_task = asyncio.get_running_loop().create_task(self._aclose(), name="aiokvoffload-close")
+            self._close_task.add_done_callback(self._close_ended)
         await asyncio.wait([self._close_task])
         if self._close_task.cancelled():
             raise AbandonedError("the close was cancelled from outside; the memory is freed when the copies have ended")
         self._close_task.result()
 
     async def _aclose(self) -> None:
-        try:
-            in_time = await drain(self._ledger, self._clock, timeout_s=self._close_timeout_s)
-        except asyncio.CancelledError:
-            # Whoever ends a loop cancels all its tasks, and the copies go on all the same: a thread takes over.
+        await drain(self._ledger, self._clock, timeout_s=self._close_timeout_s)
+        all_ended = self._see_ended()
+        self._poller.stop()
+        if not all_ended:
+            raise self._ledger.abandon(self._close_timeout_s)
+        self._is_freeing = True
+        # No task, which a cancellation of all would reach before the thread has begun.
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._machinery.free))
+
+    def _see_ended(self) -> bool:
+        """Whether every job has ended, asked once more: a loop that was kept from its work has not seen it."""
+        left = len(self._ledger.unsettled)
+        while left:
+            self._handover.run()
+            self._poller.poll()
+            before, left = left, len(self._ledger.unsettled)
+            if left == before:
+                break
+        return not left
+
+    def _close_ended(self, close_task: "asyncio.Task[None]") -> None:
+        """Whoever ends a loop cancels all its tasks, and the copies go on all the same: a thread takes over."""
+        if close_task.cancelled() and not self._is_freeing:
             self._poller.stop()
             self._ledger.leave_to_thread(BrokenError("the close was cancelled"))
-            raise
-        self._poller.stop()
-        if not in_time:
-            raise self._ledger.abandon(self._close_timeout_s)
-        await asyncio.to_thread(self._machinery.free)
 
     def close(self) -> None:
         """What `aclose` does, from a plain thread, for a stepped worker or one without a living loop.

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import logging
 import threading
 import weakref
@@ -15,8 +16,10 @@ from aiokvoffload.config import Mode
 from aiokvoffload.copy.memory_use import memory_use
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.gpu_worker import CPUOffloadingWorker
+from aiokvoffload.cpu.machinery import Machinery
 from aiokvoffload.device.host import HostDevice
 from aiokvoffload.errors import AbandonedError, BrokenError, ClosedError, ConfigError
+from aiokvoffload.poller.poller import ANNOUNCED_PER_TURN
 from aiokvoffload.testing import ManualClock, ManualDevice
 from aiokvoffload.testing.contract import WorkerRig
 from aiokvoffload.testing.memory import make_kv_caches, make_worker_rig
@@ -238,6 +241,63 @@ async def test_a_close_whose_task_was_cancelled_says_so_to_the_next_one(stage: S
         with pytest.raises(AbandonedError, match="cancelled"):
             await awaitable
     assert stage.load.result is not None
+
+
+async def test_a_close_whose_task_was_cancelled_before_it_began_frees_the_memory_all_the_same(stage: Stage) -> None:
+    before = memory_use()
+    stage.begin()
+    closing = asyncio.ensure_future(stage.rig.worker.aclose())
+    await asyncio.sleep(0)  # the task is there, and has not run
+    next(task for task in asyncio.all_tasks() if task.get_name() == "aiokvoffload-close").cancel()
+    with pytest.raises(AbandonedError, match="cancelled"):
+        await closing
+    stage.device.release()
+    for thread in threading.enumerate():
+        if thread.name == "aiokvoffload-free":
+            await asyncio.to_thread(thread.join)
+    assert stage.load.result is not None
+    assert memory_use() == before
+
+
+async def test_a_close_cancelled_while_it_frees_frees_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.rig = make_worker_rig(stage.device, clock=stage.clock)
+    before, begun, go_on, freed = memory_use(), threading.Event(), threading.Event(), threading.Event()
+    free, count = Machinery.free, itertools.count()
+
+    def slowly(machinery: Machinery) -> None:
+        next(count)
+        begun.set()
+        assert go_on.wait(10)
+        free(machinery)
+        freed.set()
+
+    monkeypatch.setattr(Machinery, "free", slowly)
+    closing = asyncio.ensure_future(stage.rig.worker.aclose())
+    assert await asyncio.to_thread(begun.wait, 10)
+    next(task for task in asyncio.all_tasks() if task.get_name() == "aiokvoffload-close").cancel()
+    with pytest.raises(AbandonedError, match="cancelled"):
+        await closing
+    go_on.set()
+    assert await asyncio.to_thread(freed.wait, 10)
+    assert next(count) == 1
+    assert memory_use().mapped_bytes < before.mapped_bytes
+
+
+async def test_copies_that_ended_while_the_loop_was_kept_from_its_work_are_not_abandoned(stage: Stage) -> None:
+    before, rig = memory_use(), make_worker_rig(stage.device, clock=stage.clock)
+    loads = [
+        rig.worker.submit_load(job_id, rig.slots([job_id % 8]), GPULoadStoreSpec(rig.blocks(2 * job_id, 1)))
+        for job_id in range(8 * ANNOUNCED_PER_TURN)
+    ]
+    for load in loads:
+        await load.fence(stage.device.create_stream())
+    closing = asyncio.ensure_future(rig.worker.aclose())
+    await stage.clock.wait_for_sleeper()
+    stage.device.run_all()
+    stage.clock.advance(31.0)  # in one pass, as after a stall: nobody has seen all the ends yet
+    await closing
+    assert all(load.result is not None and load.result.success for load in loads)
+    assert memory_use() == before
 
 
 async def test_a_cancelled_inner_task_of_a_close_frees_nothing_under_a_copy(stage: Stage) -> None:
