@@ -1,6 +1,9 @@
 """What all requests of one service share: the manager, the workers, the bus, and the count of jobs."""
 
+import asyncio
 import itertools
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
@@ -16,7 +19,7 @@ from aiokvoffload.base import (
 )
 from aiokvoffload.cache.chains import split_by_group
 from aiokvoffload.config import GroupConfig
-from aiokvoffload.errors import BrokenError, BusyError, ClosedError, OffloadError
+from aiokvoffload.errors import BrokenError, BusyError, ClosedError, ModeError, OffloadError
 from aiokvoffload.events import EventBus
 from aiokvoffload.service.pump import Pump, Turnstile
 from aiokvoffload.service.results import KeyCounts
@@ -24,6 +27,9 @@ from aiokvoffload.service.run_size import RunSizes
 from aiokvoffload.service.running_store import RunningStore
 from aiokvoffload.tiering.chain.walk import PromotionWalk
 from aiokvoffload.tracing import Span
+
+PASS_S = 0.0002
+"""For so long flows are stopped in one pass of the loop (I10): thousands may wait."""
 
 
 class LiveFlow(Protocol):
@@ -39,7 +45,7 @@ class LiveFlow(Protocol):
         ...
 
     def void(self) -> None:
-        """The cache was reset: nothing that it moved, or would move, is of use."""
+        """The cache was reset: nothing that it moved, or would move, is of use. It is still to be stopped."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -117,6 +123,7 @@ class Backend:
         self.flows: set[LiveFlow] = set()
         self.running_stores: dict[OffloadKey, RunningStore] = {}
         self.depth: LowerTiers | None = None
+        self._loop = asyncio.get_running_loop()
         self._max_jobs_in_flight = max_jobs_in_flight
         self._max_waiting_transfers = max_waiting_transfers
         self.turnstile = Turnstile()
@@ -131,11 +138,26 @@ class Backend:
         Raises:
             ClosedError: the service is closed, or being closed.
             BrokenError: a task of the service has died.
+            ModeError: this is not the thread of the service's loop.
         """
+        self.require_home(call)
         if self.closing:
             raise ClosedError(f"{call}: the service is closed")
         if self.broken is not None:
             raise BrokenError(f"{call}: {self.broken}") from self.broken
+
+    def require_home(self, call: str) -> None:
+        """Refuse a call from anywhere but the service's loop, beside which it would run.
+
+        Raises:
+            ModeError: this is not the thread of the service's loop.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is not self._loop:
+            raise ModeError(f"{call}: a service and its requests are used on the thread of the loop that opened it")
 
     def require_place_in_line(self, call: str) -> None:
         """Refuse a call that would have to wait behind too many others (I11).
@@ -148,10 +170,32 @@ class Backend:
                 f"{call}: {self.pump.waiting_flows} transfers wait already, as many as may; await some first"
             )
 
-    def stop_flows(self) -> None:
+    async def stop_flows(self) -> None:
         """Submit nothing more for anyone."""
-        for flow in tuple(self.flows):
-            flow.stop()
+        await self.stop(deque(self.flows))
+
+    def void_flows(self) -> deque[LiveFlow]:
+        """The cache was reset: nothing that was begun before is of use. Returns what is to be stopped, for `stop`."""
+        voided = deque(self.flows)
+        for flow in voided:
+            flow.void()
+        self.stop_some(voided)
+        return voided
+
+    async def stop(self, flows: deque[LiveFlow]) -> None:
+        """Stop flows, in as many passes of the loop as it takes (I10)."""
+        self.stop_some(flows)
+        while flows:
+            await asyncio.sleep(0)
+            self.stop_some(flows)
+
+    def stop_some(self, flows: deque[LiveFlow]) -> None:
+        """Stop those for which one pass of the loop has time; the others stay in `flows`."""
+        until_s = time.perf_counter() + PASS_S
+        while flows:
+            flows.popleft().stop()
+            if time.perf_counter() >= until_s:
+                break
 
     def break_down(self, error: BrokenError) -> None:
         """Nobody submits any more: whoever waits for that gets the error."""

@@ -98,7 +98,8 @@ class TransferFlow(ABC, Generic[ResultT]):
 
     def step(self) -> Progress:
         """Handle the next run."""
-        if self._walking and self._segment_idx < len(self._segments):
+        is_over = self._is_void or self._lane.stopped or self._backend.closing
+        if self._walking and not is_over and self._segment_idx < len(self._segments):
             segment = self._segments[self._segment_idx]
             run = self._run(segment)
             began_s = time.thread_time()
@@ -115,10 +116,12 @@ class TransferFlow(ABC, Generic[ResultT]):
         self._backend.pump.wake(self._lane)
 
     def void(self) -> None:
-        """The cache was reset: what was moved is of the old epoch, and what comes would mix it with the new one."""
+        """The cache was reset: what was moved is of the old epoch, and what comes would mix it with the new one.
+
+        It takes no time, since all flows are told at once; the flow is stopped later, by whoever said so or its step.
+        """
         self._is_void = True
         self._error = self._error or RESET_MEANWHILE
-        self.stop()
 
     def fail(self, error: Exception) -> None:
         """Whoever awaits gets an error, and the blocks are free when the submitted jobs have ended."""

@@ -1,6 +1,7 @@
 """What `load` and `store` return at once: something to await, to fence on, and to know when GPU blocks are free."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +21,7 @@ class Handle(Generic[ResultT]):
         self._result: asyncio.Future[ResultT] = loop.create_future()
         self._submitted: asyncio.Future[None] = loop.create_future()
         self._released: asyncio.Future[None] = loop.create_future()
-        self._unserved: tuple[OffloadKey, ...] = ()
+        self._unserved: Sequence[Sequence[OffloadKey]] = ()
         # Ended jobs are let go: they lead back here, and a long call would leave a heap of cycles to the collector.
         self._jobs: set[Job] = set()
 
@@ -64,7 +65,7 @@ class Handle(Generic[ResultT]):
         if not await self._fence_jobs(streams):
             # What failed is known exactly when the job has ended, which it does soon: it was not enqueued in full.
             await asyncio.wait([self._result])
-        if unserved := self._unserved:
+        if unserved := tuple(itertools.chain.from_iterable(self._unserved)):
             raise TransferError(f"{len(unserved)} keys cannot be served, the first is {unserved[0].hex()}", unserved)
 
     async def _fence_jobs(self, streams: Sequence[Stream]) -> bool:
@@ -83,9 +84,9 @@ class Handle(Generic[ResultT]):
     def _job_ended(self, job: Job) -> None:
         self._jobs.discard(job)
 
-    def _cannot_serve(self, keys: tuple[OffloadKey, ...]) -> None:
-        """Known so far; a fence tells."""
-        self._unserved = keys
+    def _cannot_serve(self, parts: Sequence[Sequence[OffloadKey]]) -> None:
+        """Keys known so far, in parts; a fence tells."""
+        self._unserved = parts
 
     def _all_submitted(self) -> None:
         if not self._submitted.done():

@@ -94,14 +94,19 @@ class LoadFlow(TransferFlow[LoadResult]):
 
     def void(self) -> None:
         """The cache was reset: what arrived before is of the old epoch too."""
-        for segment_idx in range(len(self._segments)):
-            self._cut(segment_idx, 0)
         super().void()
+        self._limits = [0] * len(self._segments)
+        self._tell_unserved()
 
     def _cut(self, segment_idx: int, served: int) -> None:
         if served < self._limits[segment_idx]:
             self._limits[segment_idx] = served
-            self.handle._cannot_serve(self._unserved())
+            self._tell_unserved()
+
+    def _tell_unserved(self) -> None:
+        # In parts, which copies nothing of a load that brings nothing: there may be thousands of those at a time.
+        limits = zip(self._segments, self._limits, strict=True)
+        self.handle._cannot_serve([segment.keys[limit:] if limit else segment.keys for segment, limit in limits])
 
     def _end_walk(self) -> None:
         if self._walking:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from aiokvoffload.service.closing import shielded
 from aiokvoffload.service.parts import Parts
 
 
@@ -12,16 +13,8 @@ async def build_on_thread(build: Callable[[], Parts]) -> Parts:
     try:
         return await asyncio.shield(building)
     except asyncio.CancelledError:
-        # In a task of its own, so that a second cancellation stops the waiting and not the closing.
-        await asyncio.shield(asyncio.create_task(_discard(building), name="aiokvoffload-discard"))
+        await shielded(_discard(building))
         raise
-
-
-async def close_unused(parts: Parts) -> None:
-    """Close parts that were opened for nobody."""
-    await asyncio.gather(*(worker.aclose() for worker in parts.workers))
-    if parts.device is not None:
-        await asyncio.to_thread(parts.device.close)
 
 
 async def _discard(building: asyncio.Future[Parts]) -> None:

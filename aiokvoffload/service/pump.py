@@ -41,14 +41,21 @@ class Flow(Protocol):
 
 
 class Lane:
-    """The flows of one request in call order: jobs that share a GPU block are submitted in that order (I8)."""
+    """The flows of one request in call order: jobs that share a GPU block are submitted in that order (I8).
 
-    __slots__ = ("expedited", "flows", "queued")
+    Attributes:
+        flows: in call order.
+        expedited: whether it goes before others.
+        queued: whether it stands in line.
+        stopped: whether its flows submit nothing more, although not all have been told so.
+    """
+
+    __slots__ = ("expedited", "flows", "queued", "stopped")
 
     def __init__(self, *, expedited: bool = False) -> None:
         self.flows: deque[Flow] = deque()
         self.expedited = expedited
-        self.queued = False
+        self.queued = self.stopped = False
 
 
 async def _nobody_to_wait_for() -> None:
@@ -101,6 +108,11 @@ class Pump:
         """The head of `lane` has taken its last step; the next flow takes its place."""
         lane.flows.popleft()
         self.waiting_flows -= 1
+
+    def forget(self) -> None:
+        """Nobody steps any more: what waits here has ended, or ends elsewhere."""
+        self._ready.clear()
+        self.waiting_flows = 0
 
     def room_changed(self) -> None:
         """A job ended."""

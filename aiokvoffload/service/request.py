@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
@@ -9,7 +10,7 @@ from typing import Any, Self, cast
 from aiokvoffload import tracing
 from aiokvoffload.base import Event, OffloadKey, ReqContext, Stream
 from aiokvoffload.base.untracked import untracked
-from aiokvoffload.errors import ArgumentError, ClosedError, ModeError
+from aiokvoffload.errors import ArgumentError, ClosedError
 from aiokvoffload.events import ChunkMetadata
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.flow import TransferFlow
@@ -45,8 +46,7 @@ class Request:
         self._ctx = ctx
         self._on_begin = on_begin
         self._on_end = on_end
-        self._open = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._entered = self._open = False
         self._lane = Lane()
         self._expedited_lane = Lane(expedited=True)
         self._flows: set[TransferFlow[Any]] = set()
@@ -219,9 +219,10 @@ class Request:
         self._check_left()
 
     async def __aenter__(self) -> Self:
-        if self._loop is not None:
+        if self._entered:
             raise ClosedError(f"request {self.req_id!r} was entered before; a request is entered once")
-        self._loop = asyncio.get_running_loop()
+        self._entered = True
+        self._backend.require_home("request")
         await self._backend.turnstile.wait_turn()
         self._on_begin(self)
         self._backend.manager.on_new_request(self._ctx)
@@ -233,13 +234,14 @@ class Request:
     ) -> None:
         if not self._open:
             return
+        self._backend.require_home("the end of a request")
         self._open = False
         if exc_type is not None:
-            self._stop_flows()
+            self._stop_lanes()
         try:
             await self._wait_released(was_cancelled=exc_type is asyncio.CancelledError)
         finally:
-            self._stop_flows()
+            self._stop_lanes()
             self._backend.manager.on_request_finished(self._ctx)
             self._has_left = True
             self._on_end(self)
@@ -249,13 +251,15 @@ class Request:
         cancelled: asyncio.CancelledError | None = None
         while waiting := [flow.handle._released for flow in self._flows if not flow.handle._released.done()]:
             try:
+                if self._lane.stopped:
+                    await self._backend.stop(deque(self._flows))
                 # asyncio.wait, unlike gather, leaves the futures alone when it is cancelled.
                 await asyncio.wait(waiting)
             except asyncio.CancelledError as error:
                 if was_cancelled or cancelled is not None:
                     raise
                 cancelled = error
-                self._stop_flows()
+                self._stop_lanes()
         if cancelled is not None:
             raise cancelled
         for flow in self._flows:  # released ones are gone; what is left was abandoned
@@ -288,9 +292,9 @@ class Request:
             except Exception:  # the next one may be what an allocator waits for
                 logger.exception("a callback of request %r raised", self.req_id)
 
-    def _stop_flows(self) -> None:
-        for flow in tuple(self._flows):
-            flow.stop()
+    def _stop_lanes(self) -> None:
+        """Submit nothing more from now on. There may be thousands of flows, which end one after the other (I10)."""
+        self._lane.stopped = self._expedited_lane.stopped = True
 
     def _clear_lane(self) -> None:
         """Submit all that stands before a store that must be submitted now: jobs keep their call order (I8)."""
@@ -327,13 +331,7 @@ class Request:
     def _require_open(self, call: str) -> None:
         if not self._open:
             raise ClosedError(f"{call}: request {self.req_id!r} is not open; use it inside `async with`")
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            loop = None
         self._backend.require_usable(call)
-        if loop is not self._loop:
-            raise ModeError(f"{call}: request {self.req_id!r} is used on the thread of the loop it was opened on")
 
     def __repr__(self) -> str:
         return f"<Request {self.req_id!r}: {len(self._flows)} transfers touch its blocks>"

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Self
 
 from aiokvoffload.base import PoolFile, PoolGrowth, ReqContext
@@ -12,11 +14,12 @@ from aiokvoffload.device import Device
 from aiokvoffload.errors import AbandonedError, ArgumentError, BrokenError, ClosedError, InternalError
 from aiokvoffload.events import EventBus
 from aiokvoffload.histogram import NO_VALUES
-from aiokvoffload.service.backend import Backend
+from aiokvoffload.service.backend import Backend, LiveFlow
+from aiokvoffload.service.closing import close_unused, close_workers, shielded, undeterred
 from aiokvoffload.service.depth import Depth
 from aiokvoffload.service.growth_watch import GrowthWatch
 from aiokvoffload.service.loop_watch import LoopWatch
-from aiokvoffload.service.opening import build_on_thread, close_unused
+from aiokvoffload.service.opening import build_on_thread
 from aiokvoffload.service.parts import Parts, ServiceLimits, TierParts
 from aiokvoffload.service.request import Request
 from aiokvoffload.service.results import ResetResult, ServiceStatistics
@@ -112,25 +115,27 @@ class OffloadingService:
         resets = [] if depth is None else [name for name in lower if name in names]
         cleared: dict[str, int | None] = {}
         # No await before all of this: whatever is asked for next must find nothing old in any tier.
+        voided: deque[LiveFlow] = deque()
         if CPU_TIER in names:
-            cleared[CPU_TIER] = self._reset_primary(backend)
+            cleared[CPU_TIER], voided = self._reset_primary(backend)
         if depth is not None and resets:
             cleared |= await depth.chain.reset(resets)
+        await backend.stop(voided)
         return ResetResult(
             tuple((name, count) for name, count in cleared.items() if count is not None),
             tuple(name for name, count in cleared.items() if count is None),
         )
 
-    def _reset_primary(self, backend: Backend) -> int:
+    def _reset_primary(self, backend: Backend) -> tuple[int, deque[LiveFlow]]:
+        """How many keys were cleared, and what is to be stopped."""
         cleared = backend.manager.reset_cache()
         backend.running_stores.clear()
-        for flow in tuple(backend.flows):
-            flow.void()
+        voided = backend.void_flows()
         if self._depth is not None:
             self._depth.chain.refuse_cascades()
         backend.room_changed()
         backend.publish()
-        return cleared
+        return cleared, voided
 
     async def wait_grown(self) -> PoolGrowth:
         """Wait until all memory for slots is ready, or no more will be: `error` says so then.
@@ -199,7 +204,7 @@ class OffloadingService:
         self._entered = True
         parts = await build_on_thread(self._build)
         if self.closed:
-            await asyncio.to_thread(parts.close)
+            await shielded(asyncio.to_thread(parts.close))
             raise ClosedError("the service was closed while it was being opened")
         for worker in parts.workers:
             worker.bind()
@@ -233,14 +238,16 @@ class OffloadingService:
         try:
             await depth.chain.open()
         except BaseException:
-            # In a task of its own, so that a second cancellation stops the waiting and not the closing.
-            await asyncio.shield(asyncio.create_task(close_unused(parts), name="aiokvoffload-discard"))
+            await shielded(close_unused(parts))
             raise
         if self.closed:
-            await depth.chain.aclose(tiers.close_timeout_s)
-            await close_unused(parts)
+            await shielded(self._close_opened(depth, parts, tiers))
             raise ClosedError("the service was closed while it was being opened")
         return depth
+
+    async def _close_opened(self, depth: Depth, parts: Parts, tiers: TierParts) -> None:
+        await depth.chain.aclose(tiers.close_timeout_s)
+        await close_unused(parts)
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
@@ -252,26 +259,34 @@ class OffloadingService:
 
         Raises:
             AbandonedError: copies had not ended when the time-out passed; their memory stays mapped for good (I2).
+            ModeError: this is not the thread of the service's loop; nothing has been closed.
         """
+        if self._backend is not None:
+            self._backend.require_home("aclose")
         self._closed = True
         if self._parts is None or self._backend is None:
             return
-        if self._closing is None:
-            closing = self._close(self._parts, self._backend)
-            self._closing = asyncio.create_task(closing, name="aiokvoffload-close")
-        await asyncio.shield(self._closing)
+        while True:
+            if self._closing is None or self._closing.cancelled():  # the latter before it began
+                coroutine = self._close(self._parts, self._backend)
+                self._closing = asyncio.create_task(coroutine, name="aiokvoffload-close")
+            closing = self._closing
+            await asyncio.wait([closing])
+            if not closing.cancelled():
+                closing.result()
+                return
 
     async def _close(self, parts: Parts, backend: Backend) -> None:
+        """Step by step, each to its end: whoever ends a loop cancels this task too, and waits for it."""
         backend.closing = True
         if self._growth is not None:
             self._growth.close()
         if self._loop_watch is not None:
             self._loop_watch.close()
-        backend.stop_flows()
-        left = await self._close_tiers(parts)
-        ends = await asyncio.gather(*(worker.aclose() for worker in parts.workers), return_exceptions=True)
-        errors = [end for end in ends if isinstance(end, BaseException)]
-        await self._end_pump()
+        await undeterred(backend.stop_flows)
+        left = await undeterred(partial(self._close_tiers, parts))
+        errors = await undeterred(partial(close_workers, parts.workers))
+        await undeterred(partial(self._end_pump, backend))
         backend.publish()
         self.events.close()
         if errors:
@@ -281,7 +296,7 @@ class OffloadingService:
                 flow.abandon(error)
             raise error from errors[0]
         if parts.device is not None:
-            await asyncio.to_thread(parts.device.close)
+            await undeterred(partial(asyncio.to_thread, parts.device.close))
         if left:
             raise AbandonedError(f"the close left behind: {'; '.join(left)}")
 
@@ -302,10 +317,11 @@ class OffloadingService:
         reason = "it was cancelled" if task.cancelled() else repr(task.exception())
         self._backend.break_down(BrokenError(f"the task that submits transfers has ended: {reason}"))
 
-    async def _end_pump(self) -> None:
+    async def _end_pump(self, backend: Backend) -> None:
         if self._pump_task is not None:
             self._pump_task.cancel()
             await asyncio.wait([self._pump_task])
+        backend.pump.forget()
 
     def _request_begun(self, request: Request) -> None:
         # Asked again: the request waited for its turn since it was made.
