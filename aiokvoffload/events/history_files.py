@@ -94,7 +94,7 @@ class HistoryFiles:
         last: number of the latest record on disk; -1 if there is none.
 
     Raises:
-        BusyError: another process has it open.
+        BusyError: somebody has it open, in this process or another.
         OSError: the directory cannot be used.
     """
 
@@ -257,5 +257,7 @@ def _lock(directory: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise BusyError(f"{directory} is another process's history of events: name another directory") from error
+        raise BusyError(
+            f"{directory} is in use by another history of events, of this process or another: name another directory"
+        ) from error
     return descriptor

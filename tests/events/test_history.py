@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -158,7 +159,7 @@ async def test_a_directory_that_cannot_be_written_drops_records_and_nothing_else
 async def test_two_owners_of_one_directory_and_wrong_use_are_refused(tmp_path: Path) -> None:
     """Fault 8."""
     async with EventHistory(tmp_path) as history:
-        with pytest.raises(BusyError, match="another process's history"):
+        with pytest.raises(BusyError, match="in use by another history"):
             async with EventHistory(tmp_path):
                 pass
         bus = EventBus()
@@ -264,5 +265,58 @@ async def test_a_history_that_could_not_open_lets_go_of_its_directory(
         patched.setattr(HistoryFiles, "_find_last", lambda _: os.stat(tmp_path / "missing"))
         with pytest.raises(FileNotFoundError):
             await EventHistory(tmp_path).__aenter__()
+    async with EventHistory(tmp_path):
+        pass
+
+
+def gate_openings(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Openings stop once they have the directory: `(stopped, may_go_on)`."""
+    stopped, may_go_on = threading.Event(), threading.Event()
+    find_last = HistoryFiles._find_last
+
+    def wait_and_find(files: HistoryFiles) -> int:
+        stopped.set()
+        may_go_on.wait(10)
+        return find_last(files)
+
+    monkeypatch.setattr(HistoryFiles, "_find_last", wait_and_find)
+    return stopped, may_go_on
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_cancelled_opening_lets_go_of_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Fault 8: the thread opened it all the same, and nobody ever closed it."""
+    stopped, may_go_on = gate_openings(monkeypatch)
+    history = EventHistory(tmp_path)
+    opening = asyncio.create_task(history.__aenter__())
+    await asyncio.to_thread(stopped.wait, 10)
+    for _ in range(times):
+        opening.cancel()
+        await asyncio.sleep(0)
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await history.aclose()
+    async with EventHistory(tmp_path):
+        pass
+    with pytest.raises(ClosedError, match="opened once"):
+        await history.__aenter__()
+
+
+async def test_a_history_that_is_closed_while_it_opens_is_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped, may_go_on = gate_openings(monkeypatch)
+    history = EventHistory(tmp_path)
+    opening = asyncio.create_task(history.__aenter__())
+    await asyncio.to_thread(stopped.wait, 10)
+    closing = asyncio.create_task(history.aclose())
+    await asyncio.sleep(0)
+    may_go_on.set()
+    with pytest.raises(ClosedError, match="closed while it was being opened"):
+        await opening
+    await closing
     async with EventHistory(tmp_path):
         pass
