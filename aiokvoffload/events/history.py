@@ -99,6 +99,7 @@ class EventHistory:
         """Open it.
 
         Raises:
+            ArgumentError: something in the directory is named like a file of a history and is a pipe or leads to none.
             BusyError: another history has the directory open, in this process or another.
             ClosedError: it was opened or closed before, or is closed meanwhile.
             OSError: the directory cannot be used.

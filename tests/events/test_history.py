@@ -320,3 +320,41 @@ async def test_a_history_that_is_closed_while_it_opens_is_not_open(
     await closing
     async with EventHistory(tmp_path):
         pass
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("lock", "pipe"),
+        ("lock", "link to a pipe"),
+        (f"{5:020d}.events", "pipe"),
+        (f"{5:020d}.events", "link to a pipe"),
+        (f"{5:020d}.events", "link to nothing"),
+    ],
+)
+async def test_a_pipe_among_its_files_is_refused_by_name(tmp_path: Path, name: str, kind: str) -> None:
+    """Opening it, to read or to write a segment of that number, waited for good, and so did the close."""
+    directory, elsewhere = tmp_path / "history", tmp_path / "elsewhere"
+    directory.mkdir()
+    if kind != "link to nothing":
+        os.mkfifo(directory / name if kind == "pipe" else elsewhere)
+    if kind != "pipe":
+        (directory / name).symlink_to(elsewhere)
+    with pytest.raises(ArgumentError, match=rf"{name} is neither a file nor a folder"):
+        await EventHistory(directory).__aenter__()
+    (directory / name).unlink()
+    async with EventHistory(directory):
+        pass
+
+
+async def test_a_pipe_that_comes_later_costs_records_and_no_wait(tmp_path: Path) -> None:
+    async with EventHistory(tmp_path) as history:
+        os.mkfifo(tmp_path / f"{0:020d}.events")
+        history.append(EventRecord(0, stored(0)))
+        history.append(EventRecord(1, stored(1)))
+        assert await history.read(0, 2) == []
+        history.append(EventRecord(2, stored(2)))
+        assert await history.read(0, 3) == [EventRecord(2, stored(2))]
+        (tmp_path / f"{2:020d}.events").unlink()
+        os.mkfifo(tmp_path / f"{2:020d}.events")
+        assert await history.read(0, 3) == []
