@@ -53,7 +53,8 @@ def encode_frame(record: EventRecord) -> bytes:
     fields = (event.kind.value, event.medium, event.tier, reason, event.keys)
     try:
         payload = msgspec.msgpack.encode([*fields, metadata])
-    except (TypeError, ValueError, OverflowError):  # metadata are the caller's: the keys must be kept (fault 27)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        # The metadata are the caller's: the keys must be kept (fault 27).
         payload = msgspec.msgpack.encode([*fields, ()])
     return _HEAD.pack(len(payload), record.sequence, _checksum(record.sequence, payload)) + payload
 

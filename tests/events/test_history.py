@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from aiokvoffload.errors import ArgumentError, BusyError, ClosedError
 from aiokvoffload.events import ChunkMetadata, EventBus, EventRecord, GapRecord, ResidentKeys
 from aiokvoffload.events.history import EventHistory
 from aiokvoffload.events.history_files import HistoryFiles
+from tests.events.wire_stage import nested_deeply
 
 TIERS = [("CPU", "cpu"), ("DISK", "disk")]
 
@@ -221,12 +223,13 @@ async def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
         assert last.sequence == history.last
 
 
-async def test_metadata_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("token", [1 << 70, nested_deeply()], ids=["large", "nested"])
+async def test_metadata_that_cannot_be_written_costs_no_record(tmp_path: Path, token: Any) -> None:
     """Fault 27: all records that were written in one go with it were lost."""
     async with EventHistory(tmp_path) as history:
         bus = EventBus(1)
         bus.use_archive(history)
-        bus.attach_metadata({stored(1).keys[0]: ChunkMetadata(token_ids=(1 << 70,))})
+        bus.attach_metadata({stored(1).keys[0]: ChunkMetadata(token_ids=(token,))})
         bus.publish(stored(number) for number in range(3))
         records = await read_all(bus, -1)
     assert [record for record in records if isinstance(record, GapRecord)] == []
