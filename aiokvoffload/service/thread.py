@@ -5,6 +5,7 @@ Knows threads and hops: one each way for a step, however many calls it has. What
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
@@ -26,6 +27,9 @@ from aiokvoffload.service.thread_calls import (
     StoreCall,
     ThreadCall,
 )
+from aiokvoffload.service.thread_request import OpenRequest
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -80,7 +84,7 @@ class OffloadingThread:
         self._answers: set[Future[Any]] = set()
         self._ended.add_done_callback(lambda _: self._answer_nobody())
         # These belong to the loop's thread.
-        self._requests: dict[str, _OpenRequest] = {}
+        self._requests: dict[str, OpenRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._outcomes: list[CallOutcome] = []
         self._steps = self._calls = 0
@@ -243,13 +247,13 @@ class OffloadingThread:
 
     async def _door(self, service: OffloadingService, req_id: str) -> Request:
         if (request := self._requests.get(req_id)) is None:
-            request = _OpenRequest()
+            request = OpenRequest()
             task = self._start(request.run(service.request(req_id)))
             self._requests[req_id] = request
             task.add_done_callback(lambda _: self._forget(req_id, request))
         return await asyncio.shield(request.opened)
 
-    def _forget(self, req_id: str, request: "_OpenRequest") -> None:
+    def _forget(self, req_id: str, request: OpenRequest) -> None:
         if self._requests.get(req_id) is request:
             del self._requests[req_id]
 
@@ -291,42 +295,3 @@ class OffloadingThread:
     def __repr__(self) -> str:
         state = "new" if not self._opened.done() else "closed" if self._ended.done() else "open"
         return f"<OffloadingThread {state}, {len(self._requests)} requests, {self._calls} calls in {self._steps} steps>"
-
-
-class _AbortedError(Exception):
-    """Leaves a request the way an exception of the engine's would."""
-
-
-class _OpenRequest:
-    """One request on the loop's thread, from its first call to its end."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.opened: asyncio.Future[Request] = loop.create_future()
-        self.left: asyncio.Future[OffloadError | None] = loop.create_future()
-        self._leaving: asyncio.Future[bool] = loop.create_future()
-
-    def leave(self, *, abort: bool) -> None:
-        """End it."""
-        if not self._leaving.done():
-            self._leaving.set_result(abort)
-
-    async def run(self, request: Request) -> None:
-        """Keep it open until it is to be left, and until nothing touches its GPU blocks."""
-        error: OffloadError | None = None
-        try:
-            async with request as door:
-                self.opened.set_result(door)
-                _raise_if(await self._leaving)
-        except _AbortedError:
-            pass
-        except OffloadError as caught:
-            error = caught
-        if not self.opened.done():
-            self.opened.set_exception(error or ClosedError("the request was aborted before it was open"))
-        self.left.set_result(error)
-
-
-def _raise_if(aborted: bool) -> None:
-    if aborted:
-        raise _AbortedError
