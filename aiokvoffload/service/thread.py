@@ -127,16 +127,29 @@ class OffloadingThread:
     def run(self, function: Callable[[OffloadingService], Awaitable[T]]) -> T:
         """Await `function(service)` on the loop's thread: a reset, statistics, a subscriber's next event.
 
+        What it raises is raised here, time-outs of its own too; a cancellation of its own is
+        `concurrent.futures.CancelledError`, as in every thread without a loop.
+
         Raises:
             ClosedError: it is not open.
             BrokenError: the loop does not answer in time, or its thread has died.
         """
-        loop, _, service = self._require_open("run")
+        loop, stop, service = self._require_open("run")
+        # Apart from the answer: a time-out or a cancellation of the function's own is none of the loop's.
+        outcome: Future[T] = Future()
 
-        async def call() -> T:
-            return await function(service)
+        async def call() -> None:
+            try:
+                outcome.set_result(await function(service))
+            except asyncio.CancelledError:
+                if stop.is_set():  # the loop ends, with all that still runs there
+                    raise
+                outcome.cancel()
+            except Exception as error:  # noqa: BLE001 - raised on the calling thread
+                outcome.set_exception(error)
 
-        return self._on_loop(loop, call())
+        self._on_loop(loop, call())
+        return outcome.result()
 
     def close(self) -> None:
         """Abort what is open, close the service, end the thread; repeating it does nothing more.

@@ -1,8 +1,10 @@
 """An engine whose loop is a plain thread: one hop each way for a step, whatever it asks."""
 
+import asyncio
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -140,6 +142,38 @@ def test_everything_else_of_the_service_is_run_on_its_thread(offload: Offloading
     until_ended(offload, StoreCall("request-1", KEYS, range(4)))
     cleared = offload.run(lambda service: service.reset())
     assert cleared.cleared_by_tier == (("cpu", 4),)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(TimeoutError(), TimeoutError), (asyncio.CancelledError(), CancelledError), (KeyError(), KeyError)],
+)
+def test_what_a_function_raises_running_it_raises(
+    offload: OffloadingThread, error: BaseException, raised: type[Exception]
+) -> None:
+    """A time-out of its own was said to be a dead loop, a cancellation a close."""
+
+    async def fail(_: kv.OffloadingService) -> None:
+        raise error
+
+    with pytest.raises(raised):
+        offload.run(fail)
+    assert offload.step() == []
+
+
+def test_a_function_that_runs_at_the_close_is_told_of_it(blocks: torch.Tensor) -> None:
+    started = threading.Event()
+
+    async def wait_for_good(_: kv.OffloadingService) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as engine:
+        with open_in_thread(SPEC, caches_of(blocks), step_timeout_s=5) as offload:
+            running = engine.submit(offload.run, wait_for_good)
+            assert started.wait(5)
+        with pytest.raises(kv.ClosedError, match="closed by another thread meanwhile"):
+            running.result()
 
 
 def test_what_opening_raises_entering_raises(blocks: torch.Tensor) -> None:
