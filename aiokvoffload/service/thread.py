@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from aiokvoffload.base import CanonicalKVCaches, Event, OffloadingSpec, Stream
+from aiokvoffload.config import MAX_SECONDS, shown
 from aiokvoffload.device import Device
 from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError, OffloadError
 from aiokvoffload.service.handle import Handle
@@ -52,7 +53,7 @@ def open_in_thread(
         loop_factory: makes the loop, `uvloop.new_event_loop` say; by default asyncio's.
 
     Raises:
-        ArgumentError: the time-out is not above 0. What `spec.open` raises, entering raises.
+        ArgumentError: the time-out is not above 0, or above `MAX_SECONDS`. What `spec.open` raises, entering raises.
     """
     return OffloadingThread(lambda: spec.open(kv_caches), step_timeout_s=step_timeout_s, loop_factory=loop_factory)
 
@@ -73,8 +74,10 @@ class OffloadingThread:
         step_timeout_s: float,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
     ) -> None:
-        if not step_timeout_s > 0:
-            raise ArgumentError(f"step_timeout_s must be above 0, got {step_timeout_s!r}")
+        if not isinstance(step_timeout_s, int | float) or not 0 < step_timeout_s <= MAX_SECONDS:
+            raise ArgumentError(
+                f"step_timeout_s must be a number above 0 and at most {MAX_SECONDS}, got {shown(step_timeout_s)}"
+            )
         self._open_service = open_service
         self._step_timeout_s = step_timeout_s
         self._loop_factory = loop_factory

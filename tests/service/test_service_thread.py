@@ -180,8 +180,12 @@ def test_what_opening_raises_entering_raises(blocks: torch.Tensor) -> None:
     spec = kv.CPUOffloadingSpec(kv.CPUOffloadingConfig(cpu_bytes=1, device="host"))
     with pytest.raises(kv.ConfigError), open_in_thread(spec, caches_of(blocks)):
         pass
-    with pytest.raises(kv.ArgumentError, match="step_timeout_s"):
-        open_in_thread(SPEC, caches_of(blocks), step_timeout_s=0)
+
+
+@pytest.mark.parametrize("step_timeout_s", [0, float("inf"), float("nan"), 10**400, "5"])
+def test_a_time_out_that_no_lock_takes_is_refused(blocks: torch.Tensor, step_timeout_s: Any) -> None:
+    with pytest.raises(kv.ArgumentError, match="step_timeout_s must be a number above 0 and at most 1000000000, got"):
+        open_in_thread(SPEC, caches_of(blocks), step_timeout_s=step_timeout_s)
 
 
 def test_a_loop_that_does_not_answer_is_said_to_be_broken(blocks: torch.Tensor) -> None:
