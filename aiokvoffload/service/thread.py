@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from aiokvoffload.base import CanonicalKVCaches, Event, OffloadingSpec, Stream
 from aiokvoffload.config import MAX_SECONDS, shown
 from aiokvoffload.device import Device
-from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError, OffloadError
+from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError, InternalError, OffloadError
 from aiokvoffload.service.handle import Handle
 from aiokvoffload.service.request import Request
 from aiokvoffload.service.service import OffloadingService
@@ -27,6 +27,7 @@ from aiokvoffload.service.thread_calls import (
     LookupCall,
     StoreCall,
     ThreadCall,
+    checked_calls,
 )
 from aiokvoffload.service.thread_request import OpenRequest
 
@@ -101,7 +102,7 @@ class OffloadingThread:
         """
         return self._require_open("device")[2].device
 
-    def step(self, calls: Sequence[ThreadCall] = (), *, after: Stream | Event | None = None) -> list[CallOutcome]:
+    def step(self, calls: Iterable[ThreadCall] = (), *, after: Stream | Event | None = None) -> list[CallOutcome]:
         """Hand over all calls of one engine step, and take what has come to a stage since the last one.
 
         A request is opened by its first call. Calls of one request keep their order.
@@ -115,17 +116,16 @@ class OffloadingThread:
             The answers to this step's lookups and refused calls, and whatever else has happened.
 
         Raises:
-            ArgumentError: one of them is no call; none has been made.
+            ArgumentError: one of them is no call, or its `req_id` no text; none has been made.
             ClosedError: it is not open.
             BrokenError: the loop does not answer, or its thread has died.
         """
         loop, _, service = self._require_open("step")
-        if wrong := [call for call in calls if not isinstance(call, ThreadCall)]:
-            raise ArgumentError(f"calls must be LookupCall, LoadCall, StoreCall or FinishCall, got {wrong[0]!r}")
+        calls = checked_calls(calls)
         # Recorded here: on the loop's thread the current stream would be another one.
         copies = any(isinstance(call, LoadCall | StoreCall) for call in calls)
         start = service.device.record(after) if copies else None
-        return self._on_loop(loop, self._take_step(service, tuple(calls), start))
+        return self._on_loop(loop, self._take_step(service, calls, start))
 
     def run(self, function: Callable[[OffloadingService], Awaitable[T]]) -> T:
         """Await `function(service)` on the loop's thread: a reset, statistics, a subscriber's next event.
@@ -245,6 +245,9 @@ class OffloadingThread:
                 await self._begin(service, call, start)
             except OffloadError as error:
                 self._tell(call, error=error)
+            except Exception as error:  # the step's other calls must be made and told all the same
+                logger.exception("a call of request %r failed", call.req_id)
+                self._tell(call, error=InternalError(f"a {type(call).__name__} failed: {error!r}"))
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 

@@ -107,7 +107,46 @@ def test_a_refused_call_is_told_in_its_step_and_the_others_go_on(offload: Offloa
 def test_what_is_no_call_is_refused_and_the_others_are_not_made(offload: OffloadingThread) -> None:
     with pytest.raises(kv.ArgumentError, match=r"calls must be LookupCall, .* got 5"):
         offload.step([StoreCall("request-1", KEYS, range(4)), 5])  # type: ignore[list-item]
+    for calls in (5, {StoreCall("request-1", KEYS, range(4))}, StoreCall("request-1", KEYS, range(4))):
+        with pytest.raises(kv.ArgumentError, match="calls must be a sequence of calls"):
+            offload.step(calls)  # type: ignore[arg-type]
     assert "0 requests" in repr(offload)
+
+
+@pytest.mark.parametrize("req_id", [[], 5, None, ""])
+def test_a_call_of_no_request_is_refused_before_any_other_is_made(offload: OffloadingThread, req_id: Any) -> None:
+    """It ended the step half way, and the calls behind it were made by nobody and told to nobody."""
+    store = StoreCall("request-1", KEYS, range(4))
+    with pytest.raises(kv.ArgumentError, match=r"calls\[1\]\.req_id must be a non-empty string, got"):
+        offload.step([store, FinishCall(req_id)])
+    assert "0 requests, 0 calls" in repr(offload)
+
+
+def test_calls_may_come_from_a_generator(offload: OffloadingThread) -> None:
+    """All of them vanished."""
+    store = StoreCall("request-1", KEYS, range(4))
+    until_told(offload, [store], offload.step(call for call in [store]))
+    assert offload.step([LookupCall("request-1", KEYS)])[0].result == 4
+
+
+def test_a_call_that_fails_in_an_unforeseen_way_leaves_the_others_of_its_step(
+    offload: OffloadingThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Fault 27."""
+
+    class WrongKey(bytes):
+        __hash__ = bytes.__hash__
+
+        def __eq__(self, _: object) -> bool:
+            raise ValueError("no key")
+
+    until_ended(offload, StoreCall("request-1", KEYS, range(4)))
+    broken = LookupCall("request-2", [kv.OffloadKey(WrongKey(KEYS[0]))])
+    told = offload.step([broken, LookupCall("request-2", KEYS)])
+    assert isinstance(told[0].error, kv.InternalError)
+    assert "a LookupCall failed: ValueError('no key')" in str(told[0].error)
+    assert told[1].result == 4
+    assert "a call of request 'request-2' failed" in caplog.text
 
 
 def test_closing_aborts_what_is_open(blocks: torch.Tensor) -> None:
