@@ -415,6 +415,11 @@ async def test_a_callback_that_raises_does_not_keep_the_next_from_its_blocks(cap
         async with service.request("a") as request:
             with pytest.raises(ArgumentError, match="must be callable, got None"):
                 request.on_released(None)  # type: ignore[arg-type]
+            store = request.store(keys_of(1), [0])
+            with pytest.raises(ArgumentError, match="must be callable, got 5"):
+                store.on_released(5)  # type: ignore[arg-type]
+            stage.worker.finish_all()
+            await store
             request.on_released(lambda: freed.remove("nobody"))
             request.on_released(lambda: freed.append("a"))
         assert freed == ["a"]

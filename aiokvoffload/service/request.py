@@ -13,7 +13,7 @@ from aiokvoffload.errors import ArgumentError, ClosedError, ModeError
 from aiokvoffload.events import ChunkMetadata
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.flow import TransferFlow
-from aiokvoffload.service.handle import Handle, per_rank
+from aiokvoffload.service.handle import Handle, per_rank, require_callable
 from aiokvoffload.service.load import LoadFlow
 from aiokvoffload.service.pump import Lane, Progress, guarded_step
 from aiokvoffload.service.results import LoadResult, StoreResult
@@ -213,8 +213,7 @@ class Request:
         Raises:
             ArgumentError: it cannot be called.
         """
-        if not callable(callback):
-            raise ArgumentError(f"callback must be callable, got {callback!r}")
+        require_callable(callback)
         self._left_callbacks.append(callback)
         self._check_left()
 
