@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -330,6 +331,18 @@ async def test_loads_of_one_chain_never_keep_each_other_from_room(
         assert [load.done() and (await load).served for load in loads] == [num_keys] * 16
         await left.aclose()
         await stage.drained()
+        stage.check()
+
+
+async def test_a_prefetch_takes_keys_as_a_lookup_does_and_checks_all_before_any_comes_up(stage: DeepStage) -> None:
+    keys = keys_of(4)
+    async with stage as service:
+        await stage.only_below(keys)
+        async with service.request("reader") as request:
+            with pytest.raises(ArgumentError, match="must be bytes made by make_offload_key, got 5"):
+                request.prefetch([*keys, 5])  # type: ignore[arg-type]
+            assert request.lookup(deque(keys)) == request.prefetch(deque(keys)) == 4
+            await stage.drained()
         stage.check()
 
 
