@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Self
 
 from aiokvoffload.base import PoolFile, PoolGrowth, ReqContext
@@ -104,7 +104,7 @@ class OffloadingService:
         """
         backend, depth = self._require_open("reset"), self._depth
         lower = depth.chain.names if depth is not None else ()
-        if isinstance(tiers, str):  # a text is a collection of its letters
+        if isinstance(tiers, str) or not isinstance(tiers, Iterable | None):  # a text is a collection of its letters
             raise ArgumentError(f"tiers must be a set of names, such as {{'cpu'}}, got {tiers!r}")
         names = (CPU_TIER, *lower) if tiers is None else tuple(tiers)
         if unknown := [name for name in names if name not in (CPU_TIER, *lower)]:

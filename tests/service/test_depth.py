@@ -423,6 +423,8 @@ async def test_a_reset_says_what_it_cleared_in_which_tier(stage: DeepStage) -> N
             await service.reset(tiers=["disc"])
         with pytest.raises(ArgumentError, match=r"tiers must be a set of names, such as \{'cpu'\}, got 'cpu'"):
             await service.reset(tiers="cpu")
+        with pytest.raises(ArgumentError, match=r"tiers must be a set of names, such as \{'cpu'\}, got 5"):
+            await service.reset(tiers=5)  # type: ignore[arg-type]
 
 
 async def test_nothing_old_is_served_while_a_tier_is_still_being_reset(stage: DeepStage) -> None:
