@@ -369,6 +369,16 @@ async def test_an_open_request_of_a_closed_service_refuses_everything() -> None:
     await request.__aexit__(None, None, None)
 
 
+async def test_a_closed_service_has_no_device_as_one_that_is_not_open() -> None:
+    service = host_spec().open(kv_caches())
+    with pytest.raises(ClosedError, match="device: the service is not open"):
+        _ = service.device
+    async with service:
+        assert service.device.name == "host"
+    with pytest.raises(ClosedError, match="device: the service is not open"):
+        _ = service.device
+
+
 async def test_a_cancelled_pump_fails_what_waits_for_it() -> None:
     """I1: cancelling every task there is, as some programs do at their end, hangs nobody."""
     stage = Stage(num_slots=64, max_run_keys=4, max_jobs_in_flight=1)

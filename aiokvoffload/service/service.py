@@ -61,7 +61,7 @@ class OffloadingService:
         Raises:
             ClosedError: the service is not open, or has no device of its own.
         """
-        if self._parts is None or self._parts.device is None:
+        if self._closed or self._parts is None or self._parts.device is None:
             raise ClosedError("device: the service is not open, or was built without a device of its own")
         return self._parts.device
 
