@@ -1,6 +1,7 @@
 """Frozen configuration records, validated once, when they are made."""
 
 import enum
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,27 +18,60 @@ METRICS_PORT = 9464
 
 COPY_ENGINES = ("auto", "staged", "batched", "direct", "torch")
 """Ways of copying between blocks and slots; `auto` chooses for each transfer what this machine does fastest."""
-MIN_STAGING_BYTES = 4 << 20
+MIN_STAGING_BYTES, MAX_STAGING_BYTES = 4 << 20, 64 << 30
+
+MAX_NUMBER = (1 << 63) - 1
+"""What is counted or weighed is at most this: containers and arrays take no more."""
+MAX_SECONDS = 1_000_000_000
+"""Thirty years, which every clock, timer and lock takes, as few take infinity."""
+MAX_PENDING_EVENTS = 1 << 24
+"""A bus has a place for each event that it keeps from the beginning, here 128 MiB."""
+_SHOWN_BITS = 128
 
 
-def require_positive(config: object, *names: str, whole: bool = True) -> None:
-    """Check that these fields of `config` are numbers above 0.
+def require_positive(config: object, *names: str, whole: bool = True, most: int | None = None) -> None:
+    """Check that these fields of `config` are numbers above 0 and not too large.
+
+    Args:
+        config: has the fields.
+        names: of the fields.
+        whole: whether only whole numbers will do.
+        most: the largest that will; by default `MAX_NUMBER` of whole ones and `MAX_SECONDS` of others.
 
     Raises:
         ConfigError: one is not; the message names it.
     """
+    kind, expected = ("a whole number", int) if whole else ("a number", int | float)
+    limit = most or (MAX_NUMBER if whole else MAX_SECONDS)
     for name in names:
         value = getattr(config, name)
-        expected = int if whole else int | float
         # A bool is an int to Python; `not >` also refuses NaN, which compares false with everything.
         if isinstance(value, bool) or not isinstance(value, expected) or not value > 0:
-            kind = "a whole number" if whole else "a number"
-            raise ConfigError(f"{type(config).__name__}.{name} must be {kind} above 0, got {value!r}")
+            raise ConfigError(f"{type(config).__name__}.{name} must be {kind} above 0, got {shown(value)}")
+        if value > limit:
+            raise ConfigError(f"{type(config).__name__}.{name} must be at most {limit}, got {shown(value)}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER
+
+
+def shown(value: object) -> str:
+    """A value as messages show it: a number of thousands of digits is one that Python refuses to write out."""
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        return f"a number of {value.bit_length()} bits"
+    return repr(value)
 
 
 def are_all(records: object, kind: type) -> bool:
     """Whether these are several of a kind, in order, and at least one."""
     return isinstance(records, Sequence) and len(records) > 0 and all(isinstance(record, kind) for record in records)
+
+
+def is_path(value: object) -> bool:
+    """Whether it names a file or a folder, as text or a path: neither empty nor with a NUL in it."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    return isinstance(path, str) and bool(path) and "\0" not in path
 
 
 class Mode(enum.Enum):
@@ -71,7 +105,7 @@ class GroupConfig:
             so that every group holds about as many positions.
 
     Raises:
-        ConfigError: a number is not positive.
+        ConfigError: a number is not positive, or above `MAX_NUMBER`.
     """
 
     blocks_per_chunk: int = 1
@@ -84,7 +118,7 @@ class GroupConfig:
         if self.window_chunks is not None:
             require_positive(self, "window_chunks")
         if self.budget_weight is not None:
-            require_positive(self, "budget_weight", whole=False)
+            require_positive(self, "budget_weight", whole=False, most=MAX_NUMBER)
 
     def chunks_at(self, position: int) -> range:
         """Indices of the chunks that a hit of `position` positions needs: the prefix, or the window at its end."""
@@ -100,7 +134,8 @@ class CopyConfig:
         engine: `auto`; `staged` (a kernel gathers into a ring of GPU memory, DMA empties it, and back), `batched` (the
             driver copies fragment by fragment), `direct` (a kernel copies to and from pinned memory itself) or `torch`.
             One that this machine does not have is replaced by the next best.
-        staging_bytes: most GPU memory for the rings of one worker; 0 has none, and so no staged or direct copies.
+        staging_bytes: most GPU memory for the rings of one worker, at most 64 GiB; 0 has none, and so no staged or
+            direct copies.
         programs: of the gathering kernel, at most; fewer leave more of the GPU to the model and copy more slowly.
         turn_bytes: after so many bytes of a direction's copies, those of others in that direction come in between: a
             model's token on its way to the host would else wait for all of them. Fewer shorten its wait, 0.45 ms for
@@ -115,18 +150,21 @@ class CopyConfig:
     staging_bytes: int = 128 << 20
     programs: int = 132
     turn_bytes: int = 32 << 20
-    calibration_file: str | None = None
+    calibration_file: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         require_positive(self, "programs")
         if self.engine not in COPY_ENGINES:
             raise ConfigError(f"engine must be one of {', '.join(COPY_ENGINES)}, got {self.engine!r}")
-        if isinstance(self.turn_bytes, bool) or not isinstance(self.turn_bytes, int) or self.turn_bytes < 0:
-            raise ConfigError(f"CopyConfig.turn_bytes must be 0 or a whole number above it, got {self.turn_bytes!r}")
+        if not _is_count(self.turn_bytes):
+            wanted = f"0 or a whole number of at most {MAX_NUMBER}"
+            raise ConfigError(f"CopyConfig.turn_bytes must be {wanted}, got {shown(self.turn_bytes)}")
         if self.staging_bytes != 0:
-            require_positive(self, "staging_bytes")
+            require_positive(self, "staging_bytes", most=MAX_STAGING_BYTES)
             if self.staging_bytes < MIN_STAGING_BYTES:
                 raise ConfigError(f"staging_bytes must be 0 or at least {MIN_STAGING_BYTES}, got {self.staging_bytes}")
+        if self.calibration_file is not None and not is_path(self.calibration_file):
+            raise ConfigError(f"CopyConfig.calibration_file must be a path or None, got {self.calibration_file!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +191,8 @@ class CPUOffloadingConfig:
             reason: those of a store that protects its source. All others are a submission thread's.
         max_jobs_in_flight: transfers submitted and not ended; later runs wait for room.
         max_waiting_transfers: loads and stores that wait for their turn; one more is refused with `BusyError`.
-        max_pending_events: events a subscriber may lag behind, and the bus may keep for late subscribers.
+        max_pending_events: events a subscriber may lag behind, and the bus may keep for late subscribers; at most
+            `MAX_PENDING_EVENTS`.
         event_block_timeout_s: how long new transfers wait for a subscriber that is slow and asked for that, in seconds.
         max_event_metadata: most keys that callers have attached something to, for events.
 
@@ -184,9 +223,9 @@ class CPUOffloadingConfig:
         require_positive(
             self,
             *("cpu_bytes", "store_threshold", "store_tracker_keys", "pin_piece_bytes"),
-            *("max_run_keys", "max_run_fragments", "max_jobs_in_flight", "max_waiting_transfers", "max_pending_events"),
-            "max_event_metadata",
+            *("max_run_keys", "max_run_fragments", "max_jobs_in_flight", "max_waiting_transfers", "max_event_metadata"),
         )
+        require_positive(self, "max_pending_events", most=MAX_PENDING_EVENTS)
         require_positive(self, "close_timeout_s", "event_block_timeout_s", whole=False)
         if not are_all(self.groups, GroupConfig):
             raise ConfigError(f"groups must be GroupConfig records, one for each KV-cache group, got {self.groups!r}")

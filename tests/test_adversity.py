@@ -369,6 +369,16 @@ async def test_an_open_request_of_a_closed_service_refuses_everything() -> None:
     await request.__aexit__(None, None, None)
 
 
+async def test_a_closed_service_has_no_device_as_one_that_is_not_open() -> None:
+    service = host_spec().open(kv_caches())
+    with pytest.raises(ClosedError, match="device: the service is not open"):
+        _ = service.device
+    async with service:
+        assert service.device.name == "host"
+    with pytest.raises(ClosedError, match="device: the service is not open"):
+        _ = service.device
+
+
 async def test_a_cancelled_pump_fails_what_waits_for_it() -> None:
     """I1: cancelling every task there is, as some programs do at their end, hangs nobody."""
     stage = Stage(num_slots=64, max_run_keys=4, max_jobs_in_flight=1)
@@ -415,6 +425,11 @@ async def test_a_callback_that_raises_does_not_keep_the_next_from_its_blocks(cap
         async with service.request("a") as request:
             with pytest.raises(ArgumentError, match="must be callable, got None"):
                 request.on_released(None)  # type: ignore[arg-type]
+            store = request.store(keys_of(1), [0])
+            with pytest.raises(ArgumentError, match="must be callable, got 5"):
+                store.on_released(5)  # type: ignore[arg-type]
+            stage.worker.finish_all()
+            await store
             request.on_released(lambda: freed.remove("nobody"))
             request.on_released(lambda: freed.append("a"))
         assert freed == ["a"]

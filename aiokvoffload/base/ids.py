@@ -39,8 +39,10 @@ def as_ids(name: str, values: npt.ArrayLike) -> Ids:
         if isinstance(values, range) and len(values) > SHORT:  # `numpy.array` takes a range apart number by number
             array: npt.NDArray[Any] = np.arange(values.start, values.stop, values.step)
         else:
-            array = np.array(values)
-    except (ValueError, TypeError, OverflowError, MemoryError) as error:
+            # A tensor knows nothing of numpy's `copy=True`, which would be told with a warning.
+            array = np.array(np.asarray(values) if hasattr(values, "__array__") else values)
+    # A tensor that keeps a gradient raises the last of them.
+    except (ValueError, TypeError, OverflowError, MemoryError, RuntimeError) as error:
         raise ArgumentError(f"{name} must make an array of whole numbers below 2**63: {error}") from error
     if array.size == 0:
         array = array.astype(_ID_TYPE)

@@ -187,12 +187,15 @@ class EventBus:
         """Attach metadata to keys that are about to be stored, until the last tier has let go of them.
 
         Raises:
-            ArgumentError: it is no mapping, or a value is no `ChunkMetadata`.
+            ArgumentError: it is no mapping, a key is no bytes, or a value no `ChunkMetadata`.
         """
         if not isinstance(metadata, Mapping):
             raise ArgumentError(f"metadata must map keys to ChunkMetadata, got {metadata!r}")
-        if wrong := [each for each in metadata.values() if not isinstance(each, ChunkMetadata)]:
-            raise ArgumentError(f"metadata must be ChunkMetadata for each key, got {wrong[0]!r}")
+        for key, each in metadata.items():
+            if not isinstance(each, ChunkMetadata):
+                raise ArgumentError(f"metadata must be ChunkMetadata for each key, got {each!r}")
+            if not isinstance(key, bytes):
+                raise ArgumentError(f"metadata must be of offload keys, which are bytes, got {key!r}")
         self._book.attach(metadata)
 
     def forget_metadata(self, keys: Collection[OffloadKey]) -> None:

@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -98,16 +99,28 @@ class EventHistory:
         """Open it.
 
         Raises:
-            BusyError: another process has it open.
+            ArgumentError: something in the directory is named like a file of a history and is a pipe or leads to none.
+            BusyError: another history has the directory open, in this process or another.
+            ClosedError: it was opened or closed before, or is closed meanwhile.
             OSError: the directory cannot be used.
         """
-        if self._files is not None:
+        if self._thread is not None or self._is_closed:
             raise ClosedError("a history is opened once")
-        self._files = await asyncio.to_thread(HistoryFiles, self._directory, self._max_bytes)
-        self._thread = threading.Thread(
-            target=self._run, args=(self._files,), name="aiokvoffload-events-history", daemon=True
-        )
-        self._thread.start()
+        opening: Future[HistoryFiles] = Future()
+        # One thread opens the files and closes them: no cancellation comes between the two.
+        thread = threading.Thread(target=self._run, args=(opening,), name="aiokvoffload-events-history", daemon=True)
+        thread.start()
+        self._thread = thread
+        try:
+            self._files = await asyncio.wrap_future(opening)
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+        except BaseException:
+            self._thread = None
+            raise
+        if self._is_closed:
+            raise ClosedError("the history was closed while it was being opened")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -156,8 +169,20 @@ class EventHistory:
             raise ClosedError("the history is not open; use `async with`")
         return self._files
 
-    def _run(self, files: HistoryFiles) -> None:
-        """The thread: everything in the order in which it was asked for."""
+    def _run(self, opening: "Future[HistoryFiles]") -> None:
+        """The thread, from the opening of the files to their end."""
+        if not opening.set_running_or_notify_cancel():
+            return
+        try:
+            files = HistoryFiles(self._directory, self._max_bytes)
+        except BaseException as error:  # noqa: BLE001 - raised where somebody waits for the opening
+            opening.set_exception(error)
+            return
+        opening.set_result(files)
+        self._serve(files)
+
+    def _serve(self, files: HistoryFiles) -> None:
+        """Everything in the order in which it was asked for."""
         records: list[EventRecord] = []
         try:
             while True:

@@ -9,12 +9,12 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from aiokvoffload.base import EventKind, OffloadingEvent, RemovalReason
-from aiokvoffload.errors import BusyError
+from aiokvoffload.errors import ArgumentError, BusyError
 from aiokvoffload.events.records import ChunkMetadata, EventRecord
 
 try:
@@ -30,6 +30,7 @@ _HEAD = struct.Struct(">IQQ")
 _MAX_PAYLOAD_BYTES = 64 << 20
 _SEGMENTS = 8
 """A segment is so much of the room: so much of it is given up at a time."""
+_LOCK_NAME = "lock"
 _MOST_SEGMENTS = 256
 """Each process begins one of its own."""
 
@@ -52,7 +53,8 @@ def encode_frame(record: EventRecord) -> bytes:
     fields = (event.kind.value, event.medium, event.tier, reason, event.keys)
     try:
         payload = msgspec.msgpack.encode([*fields, metadata])
-    except (TypeError, ValueError, OverflowError):  # metadata are the caller's: the keys must be kept (fault 27)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        # The metadata are the caller's: the keys must be kept (fault 27).
         payload = msgspec.msgpack.encode([*fields, ()])
     return _HEAD.pack(len(payload), record.sequence, _checksum(record.sequence, payload)) + payload
 
@@ -94,7 +96,8 @@ class HistoryFiles:
         last: number of the latest record on disk; -1 if there is none.
 
     Raises:
-        BusyError: another process has it open.
+        ArgumentError: something in it is named like a file of ours and is none: a pipe, say, or a link to nothing.
+        BusyError: somebody has it open, in this process or another.
         OSError: the directory cannot be used.
     """
 
@@ -106,6 +109,7 @@ class HistoryFiles:
         self._writing: FileIO | None = None
         self._size = 0
         try:
+            _require_no_pipe(directory)
             self._segments = self._find_segments()
             self.last = self._find_last()
         except BaseException:
@@ -184,7 +188,7 @@ class HistoryFiles:
         self._end_segment()
         path = self._path(first)
         try:
-            self._writing = path.open("wb", buffering=0)
+            self._writing = FileIO(path, "wb", opener=_open_at_once)
             self._size = 0
             self._write(MAGIC)
         except OSError:
@@ -229,7 +233,7 @@ class HistoryFiles:
     def _frames(self, segment: int, offset: int) -> Iterator[tuple[int, bytes, int]]:
         """Number, payload and end of each sound frame from `offset` on."""
         try:
-            with self._path(segment).open("rb") as file:
+            with BufferedReader(FileIO(self._path(segment), "rb", opener=_open_at_once)) as file:
                 if file.read(len(MAGIC)) != MAGIC:
                     return
                 file.seek(offset)
@@ -251,11 +255,25 @@ def _sound_frames(file: BinaryIO, offset: int) -> Iterator[tuple[int, bytes, int
         yield sequence, payload, offset
 
 
+def _require_no_pipe(directory: Path) -> None:
+    """Whoever opens a pipe waits for somebody at its other end, and a link to nothing may lead to one at any time."""
+    for path in (directory / _LOCK_NAME, *directory.glob("*.events")):
+        if not (path.is_file() or path.is_dir()):
+            raise ArgumentError(f"{path} is neither a file nor a folder: remove it, or name another directory")
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """An opener that does not wait if a pipe was put there since the opening; for files it is the usual one."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+
+
 def _lock(directory: Path) -> int:
-    descriptor = os.open(directory / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    descriptor = _open_at_once(str(directory / _LOCK_NAME), os.O_CREAT | os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise BusyError(f"{directory} is another process's history of events: name another directory") from error
+        raise BusyError(
+            f"{directory} is in use by another history of events, of this process or another: name another directory"
+        ) from error
     return descriptor

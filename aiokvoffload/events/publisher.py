@@ -41,7 +41,7 @@ from aiokvoffload.events.wire import (
 
 logger = logging.getLogger(__name__)
 
-_UNSENDABLE = (OffloadError, TypeError, ValueError, OverflowError)
+_UNSENDABLE = (OffloadError, TypeError, ValueError, OverflowError, RecursionError)
 """What a message that cannot be written raises."""
 
 
@@ -204,7 +204,7 @@ class EventPublisher:
         """The payload; without the metadata if those are what cannot be written: the keys must be told (fault 27)."""
         try:
             return self._encoder.encode(records, time.time())
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             logger.warning("the metadata of message %d cannot be sent: %s", records[0].sequence, error)
             return self._encoder.encode([record._replace(metadata=()) for record in records], time.time())
 

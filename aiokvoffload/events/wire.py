@@ -201,7 +201,7 @@ def decode(sequence: int, payload: bytes) -> WireBatch:
     try:
         timestamp_s, events, *_ = msgspec.msgpack.decode(payload)
         told = [_decode_event(_by_name(event)) for event in events]
-    except (msgspec.DecodeError, ValueError, TypeError, KeyError, IndexError) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise ArgumentError(f"message {sequence} is no batch of KV-cache events: {error!r}") from error
     return WireBatch(sequence, timestamp_s, tuple(event for event, _ in told), tuple(found for _, found in told))
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from aiokvoffload.base import OffloadingWorker
 from aiokvoffload.service.parts import Parts
+from aiokvoffload.tiering.chain import Chain
 
 ResultT = TypeVar("ResultT")
 
@@ -37,8 +38,10 @@ async def close_workers(workers: Sequence[OffloadingWorker]) -> list[BaseExcepti
     return errors
 
 
-async def close_unused(parts: Parts) -> None:
-    """Close parts that were opened for nobody."""
+async def close_unused(parts: Parts, chain: Chain | None = None) -> None:
+    """Close parts that were opened for nobody, and the chain of tiers below them where that is open."""
+    if chain is not None and parts.tiers is not None:
+        await chain.aclose(parts.tiers.close_timeout_s)
     await asyncio.gather(*(worker.aclose() for worker in parts.workers))
     if parts.device is not None:
         await asyncio.to_thread(parts.device.close)

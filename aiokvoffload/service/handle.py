@@ -44,7 +44,11 @@ class Handle(Generic[ResultT]):
         """Call `callback()` once the GPU blocks are free; soon, on the loop, if they are already.
 
         It is never called for blocks that an abandoned copy may still touch.
+
+        Raises:
+            ArgumentError: it cannot be called.
         """
+        require_callable(callback)
         self._released.add_done_callback(lambda future: None if future.exception() else callback())
 
     async def fence(self, stream: Stream | Sequence[Stream]) -> None:
@@ -120,6 +124,16 @@ def _set_exception(future: asyncio.Future[Any], error: OffloadError) -> None:
         future.set_exception(error)
         # Marks it as seen: whoever awaits gets it, and if nobody does, that is no second error.
         future.exception()
+
+
+def require_callable(callback: object) -> None:
+    """Check it where it is given: called later, on the loop, nobody would hear of it.
+
+    Raises:
+        ArgumentError: it cannot be called.
+    """
+    if not callable(callback):
+        raise ArgumentError(f"callback must be callable, got {callback!r}")
 
 
 def per_rank(name: str, value: Any, num_workers: int) -> Sequence[Any]:

@@ -14,11 +14,11 @@ from aiokvoffload.errors import ArgumentError, ClosedError
 from aiokvoffload.events import ChunkMetadata
 from aiokvoffload.service.backend import Backend
 from aiokvoffload.service.flow import TransferFlow
-from aiokvoffload.service.handle import Handle, per_rank
+from aiokvoffload.service.handle import Handle, per_rank, require_callable
 from aiokvoffload.service.load import LoadFlow
 from aiokvoffload.service.pump import Lane, Progress, guarded_step
 from aiokvoffload.service.results import LoadResult, StoreResult
-from aiokvoffload.service.segments import Blocks, KeysByGroup, Segment, copy_of, is_flat, plan_load, plan_store
+from aiokvoffload.service.segments import Blocks, KeysByGroup, Segment, chains, copy_of, is_flat, plan_load, plan_store
 from aiokvoffload.service.store import StoreFlow
 from aiokvoffload.service.touch import TouchFlow
 
@@ -70,7 +70,7 @@ class Request:
             position (in the unit of `GroupConfig.span`) at which every group has what it needs there.
 
         Raises:
-            ArgumentError: another number of chains than groups.
+            ArgumentError: another number of chains than groups, or what is looked at is no key.
             ClosedError: the request is not open.
         """
         self._require_open("lookup")
@@ -201,11 +201,16 @@ class Request:
 
         Returns:
             How many chunks are to come up because of this call: none, without a lower tier.
+
+        Raises:
+            ArgumentError: as for `lookup`; nothing has begun.
+            ClosedError: the request is not open.
         """
         self._require_open("prefetch")
-        flat = is_flat(keys, len(self._backend.groups))
-        depth, chains = self._backend.depth, cast("KeysByGroup", [keys] if flat else keys)
-        return 0 if depth is None else sum(depth.prefetch(chain, self._ctx) for chain in chains)
+        depth = self._backend.depth
+        # A single chain is looked up before anything else, and checked there.
+        wanted = chains(keys, len(self._backend.groups), checks_one=depth is None)
+        return 0 if depth is None else sum(depth.prefetch(chain, self._ctx) for chain in wanted)
 
     def on_released(self, callback: Callable[[], None]) -> None:
         """Call `callback()` once the request has been left and no copy touches its GPU blocks.
@@ -213,8 +218,7 @@ class Request:
         Raises:
             ArgumentError: it cannot be called.
         """
-        if not callable(callback):
-            raise ArgumentError(f"callback must be callable, got {callback!r}")
+        require_callable(callback)
         self._left_callbacks.append(callback)
         self._check_left()
 

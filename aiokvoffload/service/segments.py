@@ -16,6 +16,7 @@ from aiokvoffload.base import GPULoadStoreSpec, Ids, OffloadKey, get_offload_gro
 from aiokvoffload.base.ids import SHORT
 from aiokvoffload.base.untracked import untracked
 from aiokvoffload.cache.chains import GROUP_SUFFIX, SUFFIX_BYTES, all_end_in, group_suffix
+from aiokvoffload.cache.key_check import KeyCheck
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
 
@@ -92,6 +93,25 @@ def is_flat(keys: Any, num_groups: int) -> bool:
     if len(keys) != num_groups:
         raise ArgumentError(f"keys must be one chain, or one for each of {num_groups} groups, got {len(keys)}")
     return False
+
+
+def chains(keys: Any, num_groups: int, *, checks_one: bool) -> list[tuple[OffloadKey, ...]]:
+    """The one chain, or one for each group, as nobody can change them.
+
+    Args:
+        keys: as a caller gives them.
+        num_groups: how many groups there are.
+        checks_one: whether the keys of a single chain are checked here; those of several are.
+
+    Raises:
+        ArgumentError: they are neither, or a key is none of these groups.
+    """
+    copies = [copy_of(chain) for chain in ([keys] if is_flat(keys, num_groups) else keys)]
+    if checks_one or len(copies) > 1:
+        check = KeyCheck(num_groups)
+        for chain in copies:
+            check.require_keys(chain)
+    return copies
 
 
 def copy_of(keys: Iterable[OffloadKey]) -> tuple[OffloadKey, ...]:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Self
 
@@ -64,7 +64,7 @@ class OffloadingService:
         Raises:
             ClosedError: the service is not open, or has no device of its own.
         """
-        if self._parts is None or self._parts.device is None:
+        if self._closed or self._parts is None or self._parts.device is None:
             raise ClosedError("device: the service is not open, or was built without a device of its own")
         return self._parts.device
 
@@ -107,7 +107,7 @@ class OffloadingService:
         """
         backend, depth = self._require_open("reset"), self._depth
         lower = depth.chain.names if depth is not None else ()
-        if isinstance(tiers, str):  # a text is a collection of its letters
+        if isinstance(tiers, str) or not isinstance(tiers, Iterable | None):  # a text is a collection of its letters
             raise ArgumentError(f"tiers must be a set of names, such as {{'cpu'}}, got {tiers!r}")
         names = (CPU_TIER, *lower) if tiers is None else tuple(tiers)
         if unknown := [name for name in names if name not in (CPU_TIER, *lower)]:
@@ -241,13 +241,9 @@ class OffloadingService:
             await shielded(close_unused(parts))
             raise
         if self.closed:
-            await shielded(self._close_opened(depth, parts, tiers))
+            await shielded(close_unused(parts, depth.chain))
             raise ClosedError("the service was closed while it was being opened")
         return depth
-
-    async def _close_opened(self, depth: Depth, parts: Parts, tiers: TierParts) -> None:
-        await depth.chain.aclose(tiers.close_timeout_s)
-        await close_unused(parts)
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()

@@ -5,15 +5,17 @@ Knows threads and hops: one each way for a step, however many calls it has. What
 
 import asyncio
 import contextlib
+import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from aiokvoffload.base import CanonicalKVCaches, Event, OffloadingSpec, Stream
+from aiokvoffload.config import MAX_SECONDS, shown
 from aiokvoffload.device import Device
-from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError, OffloadError
+from aiokvoffload.errors import ArgumentError, BrokenError, ClosedError, InternalError, OffloadError
 from aiokvoffload.service.handle import Handle
 from aiokvoffload.service.request import Request
 from aiokvoffload.service.service import OffloadingService
@@ -25,7 +27,11 @@ from aiokvoffload.service.thread_calls import (
     LookupCall,
     StoreCall,
     ThreadCall,
+    checked_calls,
 )
+from aiokvoffload.service.thread_request import OpenRequest
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -48,7 +54,7 @@ def open_in_thread(
         loop_factory: makes the loop, `uvloop.new_event_loop` say; by default asyncio's.
 
     Raises:
-        ArgumentError: the time-out is not above 0. What `spec.open` raises, entering raises.
+        ArgumentError: the time-out is not above 0, or above `MAX_SECONDS`. What `spec.open` raises, entering raises.
     """
     return OffloadingThread(lambda: spec.open(kv_caches), step_timeout_s=step_timeout_s, loop_factory=loop_factory)
 
@@ -69,8 +75,10 @@ class OffloadingThread:
         step_timeout_s: float,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
     ) -> None:
-        if not step_timeout_s > 0:
-            raise ArgumentError(f"step_timeout_s must be above 0, got {step_timeout_s!r}")
+        if not isinstance(step_timeout_s, int | float) or not 0 < step_timeout_s <= MAX_SECONDS:
+            raise ArgumentError(
+                f"step_timeout_s must be a number above 0 and at most {MAX_SECONDS}, got {shown(step_timeout_s)}"
+            )
         self._open_service = open_service
         self._step_timeout_s = step_timeout_s
         self._loop_factory = loop_factory
@@ -80,7 +88,7 @@ class OffloadingThread:
         self._answers: set[Future[Any]] = set()
         self._ended.add_done_callback(lambda _: self._answer_nobody())
         # These belong to the loop's thread.
-        self._requests: dict[str, _OpenRequest] = {}
+        self._requests: dict[str, OpenRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._outcomes: list[CallOutcome] = []
         self._steps = self._calls = 0
@@ -94,7 +102,7 @@ class OffloadingThread:
         """
         return self._require_open("device")[2].device
 
-    def step(self, calls: Sequence[ThreadCall] = (), *, after: Stream | Event | None = None) -> list[CallOutcome]:
+    def step(self, calls: Iterable[ThreadCall] = (), *, after: Stream | Event | None = None) -> list[CallOutcome]:
         """Hand over all calls of one engine step, and take what has come to a stage since the last one.
 
         A request is opened by its first call. Calls of one request keep their order.
@@ -108,31 +116,43 @@ class OffloadingThread:
             The answers to this step's lookups and refused calls, and whatever else has happened.
 
         Raises:
-            ArgumentError: one of them is no call; none has been made.
+            ArgumentError: one of them is no call, or its `req_id` no text; none has been made.
             ClosedError: it is not open.
             BrokenError: the loop does not answer, or its thread has died.
         """
         loop, _, service = self._require_open("step")
-        if wrong := [call for call in calls if not isinstance(call, ThreadCall)]:
-            raise ArgumentError(f"calls must be LookupCall, LoadCall, StoreCall or FinishCall, got {wrong[0]!r}")
+        calls = checked_calls(calls)
         # Recorded here: on the loop's thread the current stream would be another one.
         copies = any(isinstance(call, LoadCall | StoreCall) for call in calls)
         start = service.device.record(after) if copies else None
-        return self._on_loop(loop, self._take_step(service, tuple(calls), start))
+        return self._on_loop(loop, self._take_step(service, calls, start))
 
     def run(self, function: Callable[[OffloadingService], Awaitable[T]]) -> T:
         """Await `function(service)` on the loop's thread: a reset, statistics, a subscriber's next event.
+
+        What it raises is raised here, time-outs of its own too; a cancellation of its own is
+        `concurrent.futures.CancelledError`, as in every thread without a loop.
 
         Raises:
             ClosedError: it is not open.
             BrokenError: the loop does not answer in time, or its thread has died.
         """
-        loop, _, service = self._require_open("run")
+        loop, stop, service = self._require_open("run")
+        # Apart from the answer: a time-out or a cancellation of the function's own is none of the loop's.
+        outcome: Future[T] = Future()
 
-        async def call() -> T:
-            return await function(service)
+        async def call() -> None:
+            try:
+                outcome.set_result(await function(service))
+            except asyncio.CancelledError:
+                if stop.is_set():  # the loop ends, with all that still runs there
+                    raise
+                outcome.cancel()
+            except Exception as error:  # noqa: BLE001 - raised on the calling thread
+                outcome.set_exception(error)
 
-        return self._on_loop(loop, call())
+        self._on_loop(loop, call())
+        return outcome.result()
 
     def close(self) -> None:
         """Abort what is open, close the service, end the thread; repeating it does nothing more.
@@ -225,6 +245,9 @@ class OffloadingThread:
                 await self._begin(service, call, start)
             except OffloadError as error:
                 self._tell(call, error=error)
+            except Exception as error:  # the step's other calls must be made and told all the same
+                logger.exception("a call of request %r failed", call.req_id)
+                self._tell(call, error=InternalError(f"a {type(call).__name__} failed: {error!r}"))
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
@@ -243,13 +266,13 @@ class OffloadingThread:
 
     async def _door(self, service: OffloadingService, req_id: str) -> Request:
         if (request := self._requests.get(req_id)) is None:
-            request = _OpenRequest()
+            request = OpenRequest()
             task = self._start(request.run(service.request(req_id)))
             self._requests[req_id] = request
             task.add_done_callback(lambda _: self._forget(req_id, request))
         return await asyncio.shield(request.opened)
 
-    def _forget(self, req_id: str, request: "_OpenRequest") -> None:
+    def _forget(self, req_id: str, request: OpenRequest) -> None:
         if self._requests.get(req_id) is request:
             del self._requests[req_id]
 
@@ -291,42 +314,3 @@ class OffloadingThread:
     def __repr__(self) -> str:
         state = "new" if not self._opened.done() else "closed" if self._ended.done() else "open"
         return f"<OffloadingThread {state}, {len(self._requests)} requests, {self._calls} calls in {self._steps} steps>"
-
-
-class _AbortedError(Exception):
-    """Leaves a request the way an exception of the engine's would."""
-
-
-class _OpenRequest:
-    """One request on the loop's thread, from its first call to its end."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.opened: asyncio.Future[Request] = loop.create_future()
-        self.left: asyncio.Future[OffloadError | None] = loop.create_future()
-        self._leaving: asyncio.Future[bool] = loop.create_future()
-
-    def leave(self, *, abort: bool) -> None:
-        """End it."""
-        if not self._leaving.done():
-            self._leaving.set_result(abort)
-
-    async def run(self, request: Request) -> None:
-        """Keep it open until it is to be left, and until nothing touches its GPU blocks."""
-        error: OffloadError | None = None
-        try:
-            async with request as door:
-                self.opened.set_result(door)
-                _raise_if(await self._leaving)
-        except _AbortedError:
-            pass
-        except OffloadError as caught:
-            error = caught
-        if not self.opened.done():
-            self.opened.set_exception(error or ClosedError("the request was aborted before it was open"))
-        self.left.set_result(error)
-
-
-def _raise_if(aborted: bool) -> None:
-    if aborted:
-        raise _AbortedError

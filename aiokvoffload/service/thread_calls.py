@@ -1,11 +1,11 @@
-"""What an engine without a loop asks of a service in its thread, and what it is told: records, no behaviour."""
+"""What an engine without a loop asks of a service in its thread, and what it is told: records, and their check."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from aiokvoffload.base import OffloadKey
-from aiokvoffload.errors import OffloadError
+from aiokvoffload.errors import ArgumentError, OffloadError
 from aiokvoffload.service.results import LoadResult, StoreResult
 from aiokvoffload.service.segments import Blocks, KeysByGroup
 
@@ -75,3 +75,20 @@ class CallOutcome:
     stage: CallStage
     result: int | LoadResult | StoreResult | None = None
     error: OffloadError | None = None
+
+
+def checked_calls(calls: Iterable[ThreadCall]) -> tuple[ThreadCall, ...]:
+    """The calls of a step, which may come from a generator: that can be looked through only once.
+
+    Raises:
+        ArgumentError: they are not several calls, in order; one is none, or is of no request.
+    """
+    if isinstance(calls, set | frozenset) or not isinstance(calls, Iterable):
+        raise ArgumentError(f"calls must be a sequence of calls, got {calls!r}")
+    calls = tuple(calls)
+    for index, call in enumerate(calls):
+        if not isinstance(call, ThreadCall):
+            raise ArgumentError(f"calls must be LookupCall, LoadCall, StoreCall or FinishCall, got {call!r}")
+        if not isinstance(call.req_id, str) or not call.req_id:
+            raise ArgumentError(f"calls[{index}].req_id must be a non-empty string, got {call.req_id!r}")
+    return calls

@@ -58,7 +58,9 @@ class TieringOffloadingSpec(OffloadingSpec):
         *,
         wrap_manager: Callable[[OffloadingManager], OffloadingManager] | None = None,
     ) -> OffloadingService:
-        """The service, to be entered with `async with`, which may raise `TierError` when a tier cannot be used.
+        """The service, to be entered with `async with`.
+
+        Entering it raises `TierError` when a tier cannot be used, and `ConfigError` when a `make` returns no tier.
 
         Args:
             kv_caches: the GPU memory; several entries make one worker each, in rank order.
@@ -72,7 +74,7 @@ class TieringOffloadingSpec(OffloadingSpec):
 
     def _make_tiers(self, primary: CPUOffloadingManager, pools: Sequence[PoolShape], shape: TierShape) -> TierParts:
         config = self.config
-        tiers = [(each.make(shape), each) for each in config.tiers]
+        tiers = [(_make_tier(each, shape), each) for each in config.tiers]
         _require_names([tier for tier, _ in tiers])
         manager = TieringOffloadingManager(
             primary,
@@ -93,6 +95,13 @@ class TieringOffloadingSpec(OffloadingSpec):
 
     def __repr__(self) -> str:
         return f"TieringOffloadingSpec({len(self.config.tiers)} tiers below {self.config.cpu.cpu_bytes} bytes)"
+
+
+def _make_tier(config: TierConfig, shape: TierShape) -> SecondaryTier:
+    tier = config.make(shape)
+    if not isinstance(tier, SecondaryTier):
+        raise ConfigError(f"TierConfig.make must return a SecondaryTier, got {tier!r} of {config.make!r}")
+    return tier
 
 
 def _require_names(tiers: Sequence[SecondaryTier]) -> None:

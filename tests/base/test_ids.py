@@ -5,11 +5,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokvoffload.base import as_ids, count_up, highest, lowest
 from aiokvoffload.base.ids import SHORT, zero_table
+from aiokvoffload.errors import ArgumentError
 from tests.interpreter import turns_given_away
 
 ids = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=3 * SHORT)
@@ -28,6 +30,19 @@ def test_seen_as_unsigned_a_negative_number_is_a_large_one() -> None:
         array = np.zeros(count, dtype=np.int64)
         array[1] = -1
         assert highest(array.view(np.uint64)) == 2**64 - 1
+
+
+def test_a_tensor_of_ids_is_taken_as_what_it_holds_then_and_without_a_warning() -> None:
+    tensor = torch.tensor([3, 1])
+    ids = as_ids("ids", tensor)
+    tensor[0] = 7
+    assert ids.tolist() == [3, 1]
+
+
+def test_a_tensor_that_keeps_a_gradient_is_refused_as_any_other_number_that_is_no_id() -> None:
+    """It raised what torch raises."""
+    with pytest.raises(ArgumentError, match=r"ids must make an array of whole numbers .* grad"):
+        as_ids("ids", torch.arange(3.0, requires_grad=True))
 
 
 @pytest.mark.parametrize("stop", [3, SHORT + 1])

@@ -276,6 +276,8 @@ async def test_wrong_bounds_are_refused() -> None:
         EventBus().attach_metadata({stored(0).keys[0]: "tokens"})  # type: ignore[dict-item]
     with pytest.raises(ArgumentError, match="metadata must map keys to ChunkMetadata, got 5"):
         EventBus().attach_metadata(5)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="metadata must be of offload keys, which are bytes, got 5"):
+        EventBus().attach_metadata({stored(0).keys[0]: ABOUT, 5: ABOUT})  # type: ignore[dict-item]
     with pytest.raises(ClosedError, match="not open"):
         await EventBus().snapshot()
 

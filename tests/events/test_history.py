@@ -4,7 +4,9 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from aiokvoffload.errors import ArgumentError, BusyError, ClosedError
 from aiokvoffload.events import ChunkMetadata, EventBus, EventRecord, GapRecord, ResidentKeys
 from aiokvoffload.events.history import EventHistory
 from aiokvoffload.events.history_files import HistoryFiles
+from tests.events.wire_stage import nested_deeply
 
 TIERS = [("CPU", "cpu"), ("DISK", "disk")]
 
@@ -158,7 +161,7 @@ async def test_a_directory_that_cannot_be_written_drops_records_and_nothing_else
 async def test_two_owners_of_one_directory_and_wrong_use_are_refused(tmp_path: Path) -> None:
     """Fault 8."""
     async with EventHistory(tmp_path) as history:
-        with pytest.raises(BusyError, match="another process's history"):
+        with pytest.raises(BusyError, match="in use by another history"):
             async with EventHistory(tmp_path):
                 pass
         bus = EventBus()
@@ -220,12 +223,13 @@ async def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
         assert last.sequence == history.last
 
 
-async def test_metadata_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("token", [1 << 70, nested_deeply()], ids=["large", "nested"])
+async def test_metadata_that_cannot_be_written_costs_no_record(tmp_path: Path, token: Any) -> None:
     """Fault 27: all records that were written in one go with it were lost."""
     async with EventHistory(tmp_path) as history:
         bus = EventBus(1)
         bus.use_archive(history)
-        bus.attach_metadata({stored(1).keys[0]: ChunkMetadata(token_ids=(1 << 70,))})
+        bus.attach_metadata({stored(1).keys[0]: ChunkMetadata(token_ids=(token,))})
         bus.publish(stored(number) for number in range(3))
         records = await read_all(bus, -1)
     assert [record for record in records if isinstance(record, GapRecord)] == []
@@ -266,3 +270,94 @@ async def test_a_history_that_could_not_open_lets_go_of_its_directory(
             await EventHistory(tmp_path).__aenter__()
     async with EventHistory(tmp_path):
         pass
+
+
+def gate_openings(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Openings stop once they have the directory: `(stopped, may_go_on)`."""
+    stopped, may_go_on = threading.Event(), threading.Event()
+    find_last = HistoryFiles._find_last
+
+    def wait_and_find(files: HistoryFiles) -> int:
+        stopped.set()
+        may_go_on.wait(10)
+        return find_last(files)
+
+    monkeypatch.setattr(HistoryFiles, "_find_last", wait_and_find)
+    return stopped, may_go_on
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_cancelled_opening_lets_go_of_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Fault 8: the thread opened it all the same, and nobody ever closed it."""
+    stopped, may_go_on = gate_openings(monkeypatch)
+    history = EventHistory(tmp_path)
+    opening = asyncio.create_task(history.__aenter__())
+    await asyncio.to_thread(stopped.wait, 10)
+    for _ in range(times):
+        opening.cancel()
+        await asyncio.sleep(0)
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await history.aclose()
+    async with EventHistory(tmp_path):
+        pass
+    with pytest.raises(ClosedError, match="opened once"):
+        await history.__aenter__()
+
+
+async def test_a_history_that_is_closed_while_it_opens_is_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped, may_go_on = gate_openings(monkeypatch)
+    history = EventHistory(tmp_path)
+    opening = asyncio.create_task(history.__aenter__())
+    await asyncio.to_thread(stopped.wait, 10)
+    closing = asyncio.create_task(history.aclose())
+    await asyncio.sleep(0)
+    may_go_on.set()
+    with pytest.raises(ClosedError, match="closed while it was being opened"):
+        await opening
+    await closing
+    async with EventHistory(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("lock", "pipe"),
+        ("lock", "link to a pipe"),
+        (f"{5:020d}.events", "pipe"),
+        (f"{5:020d}.events", "link to a pipe"),
+        (f"{5:020d}.events", "link to nothing"),
+    ],
+)
+async def test_a_pipe_among_its_files_is_refused_by_name(tmp_path: Path, name: str, kind: str) -> None:
+    """Opening it, to read or to write a segment of that number, waited for good, and so did the close."""
+    directory, elsewhere = tmp_path / "history", tmp_path / "elsewhere"
+    directory.mkdir()
+    if kind != "link to nothing":
+        os.mkfifo(directory / name if kind == "pipe" else elsewhere)
+    if kind != "pipe":
+        (directory / name).symlink_to(elsewhere)
+    with pytest.raises(ArgumentError, match=rf"{name} is neither a file nor a folder"):
+        await EventHistory(directory).__aenter__()
+    (directory / name).unlink()
+    async with EventHistory(directory):
+        pass
+
+
+async def test_a_pipe_that_comes_later_costs_records_and_no_wait(tmp_path: Path) -> None:
+    async with EventHistory(tmp_path) as history:
+        os.mkfifo(tmp_path / f"{0:020d}.events")
+        history.append(EventRecord(0, stored(0)))
+        history.append(EventRecord(1, stored(1)))
+        assert await history.read(0, 2) == []
+        history.append(EventRecord(2, stored(2)))
+        assert await history.read(0, 3) == [EventRecord(2, stored(2))]
+        (tmp_path / f"{2:020d}.events").unlink()
+        os.mkfifo(tmp_path / f"{2:020d}.events")
+        assert await history.read(0, 3) == []

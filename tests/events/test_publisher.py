@@ -15,7 +15,7 @@ from aiokvoffload.events.client import EventClient
 from aiokvoffload.events.publisher import EventPublisher, PublisherConfig
 from aiokvoffload.events.wire import SNAPSHOT_REQUEST, HashFormat, WireBatch, WireFormat
 from aiokvoffload.testing import ManualClock
-from tests.events.wire_stage import Follower, ask, listen, read_message
+from tests.events.wire_stage import Follower, ask, listen, nested_deeply, read_message
 
 LOOPBACK = "tcp://127.0.0.1:*"
 
@@ -255,7 +255,8 @@ async def test_an_address_in_use_and_a_wrong_one_are_named() -> None:
         PublisherConfig(endpoint=LOOPBACK, heartbeat_s=0)
 
 
-async def test_a_message_that_cannot_be_read_is_a_gap_and_the_next_is_heard() -> None:
+@pytest.mark.parametrize("payload", [b"?", b"\x91" * 200_000], ids=["no message", "nested"])
+async def test_a_message_that_cannot_be_read_is_a_gap_and_the_next_is_heard(payload: bytes) -> None:
     """Fault 27."""
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.PUB)
@@ -265,7 +266,7 @@ async def test_a_message_that_cannot_be_read_is_a_gap_and_the_next_is_heard() ->
     async with EventClient(endpoint) as client:
         hearing = asyncio.ensure_future(anext(client))
         while not hearing.done():
-            await socket.send_multipart([b"", (7).to_bytes(8, "big"), b"?"])
+            await socket.send_multipart([b"", (7).to_bytes(8, "big"), payload])
             await asyncio.sleep(0.001)
         assert await hearing == GapRecord(7, 7)
         await socket.send_multipart(
@@ -339,10 +340,11 @@ async def test_a_publisher_that_could_not_open_leaves_no_subscriber() -> None:
     assert bus.statistics().subscribers == 0
 
 
-async def test_metadata_that_cannot_be_written_hides_no_key_and_ends_no_answers() -> None:
+@pytest.mark.parametrize("token", [1 << 70, nested_deeply()], ids=["large", "nested"])
+async def test_metadata_that_cannot_be_written_hides_no_key_and_ends_no_answers(token: Any) -> None:
     """Fault 27: the task that answers died of it, and nobody was answered any more."""
     bus = EventBus(10)
-    bus.attach_metadata({key_of(1): ChunkMetadata(token_ids=(1 << 70,), block_size=1)})
+    bus.attach_metadata({key_of(1): ChunkMetadata(token_ids=(token,), block_size=1)})
     bus.publish([stored(1), stored(2)])
     async with Rig(bus) as rig, rig.client() as client:
         replayed = [batch.events for _ in range(2) async for batch in client.replay(0)]

@@ -145,8 +145,9 @@ def test_what_vllm_sends_is_read() -> None:
         *(b"", b"\xc1", b"\x01", msgspec.msgpack.encode([1.0, [["Unknown", 1]]]), msgspec.msgpack.encode([1.0, [{}]])),
         msgspec.msgpack.encode([1.0, [["BlockRemoved", [7], "CPU", 0, "LOCAL", ["cpu"]]]]),
         msgspec.msgpack.encode([1.0, [["AllBlocksCleared", b"CPU"]]]),
+        b"\x91" * 200_000,
     ],
-    ids=["empty", "invalid", "number", "unknown", "nameless", "owner", "medium"],
+    ids=["empty", "invalid", "number", "unknown", "nameless", "owner", "medium", "nested"],
 )
 def test_what_is_no_batch_is_refused(payload: bytes) -> None:
     with pytest.raises(ArgumentError, match="message 3 is no batch of KV-cache events"):

@@ -72,3 +72,11 @@ async def ask(context: zmq.asyncio.Context, endpoint: str, request: bytes) -> li
             answers.append(frames)
     finally:
         socket.close()
+
+
+def nested_deeply() -> list[Any]:
+    """More lists in lists than an interpreter follows."""
+    nested: list[Any] = []
+    for _ in range(10_000):
+        nested = [nested]
+    return nested

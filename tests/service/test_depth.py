@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -333,6 +334,18 @@ async def test_loads_of_one_chain_never_keep_each_other_from_room(
         stage.check()
 
 
+async def test_a_prefetch_takes_keys_as_a_lookup_does_and_checks_all_before_any_comes_up(stage: DeepStage) -> None:
+    keys = keys_of(4)
+    async with stage as service:
+        await stage.only_below(keys)
+        async with service.request("reader") as request:
+            with pytest.raises(ArgumentError, match="must be bytes made by make_offload_key, got 5"):
+                request.prefetch([*keys, 5])  # type: ignore[arg-type]
+            assert request.lookup(deque(keys)) == request.prefetch(deque(keys)) == 4
+            await stage.drained()
+        stage.check()
+
+
 async def test_a_prefetch_brings_chunks_up_and_the_load_finds_them_in_cpu_memory(stage: DeepStage) -> None:
     keys = keys_of(5)
     async with stage as service:
@@ -410,6 +423,8 @@ async def test_a_reset_says_what_it_cleared_in_which_tier(stage: DeepStage) -> N
             await service.reset(tiers=["disc"])
         with pytest.raises(ArgumentError, match=r"tiers must be a set of names, such as \{'cpu'\}, got 'cpu'"):
             await service.reset(tiers="cpu")
+        with pytest.raises(ArgumentError, match=r"tiers must be a set of names, such as \{'cpu'\}, got 5"):
+            await service.reset(tiers=5)  # type: ignore[arg-type]
 
 
 async def test_nothing_old_is_served_while_a_tier_is_still_being_reset(stage: DeepStage) -> None:

@@ -1,5 +1,6 @@
 """Keys and blocks of a call, checked and cut before any byte moves."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from aiokvoffload.base import GPULoadStoreSpec, OffloadKey, make_offload_key
 from aiokvoffload.base.untracked import MAX_TRACKED, Untracked
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.errors import ArgumentError
-from aiokvoffload.service.segments import copy_of, plan_load, plan_store
+from aiokvoffload.service.segments import chains, copy_of, plan_load, plan_store
 from tests.interpreter import turns_given_away
 from tests.service.conftest import keys_of
 
@@ -50,6 +51,15 @@ def test_what_is_no_keys_in_order_is_refused(keys: Any) -> None:
     """I5: a set's blocks would be stored under each other's keys."""
     with pytest.raises(ArgumentError, match=f"keys must be a sequence of offload keys, got a {type(keys).__name__}"):
         copy_of(keys)
+
+
+def test_chains_of_several_groups_are_checked_before_any_is_used() -> None:
+    first, second = keys_of(2), keys_of(1, group_idx=1)
+    assert chains([deque(first), second], 2, checks_one=False) == [tuple(first), tuple(second)]
+    with pytest.raises(ArgumentError, match=r"keys\[0\] is of group 7, there are 2 groups"):
+        chains([keys_of(2), [make_offload_key(b"x" * 32, 7)]], 2, checks_one=False)
+    with pytest.raises(ArgumentError, match="keys must be a sequence of offload keys, got a int"):
+        chains([keys_of(2), 5], 2, checks_one=False)
 
 
 def test_a_load_may_begin_and_end_inside_a_chunk() -> None:

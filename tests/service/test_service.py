@@ -1,6 +1,7 @@
 """The service with transfers that end when the test says so: outcomes, sharing, order, reset, close."""
 
 import asyncio
+from collections import deque
 
 import numpy as np
 import pytest
@@ -488,7 +489,11 @@ async def test_misuse_is_named(stage: Stage) -> None:
                 await asyncio.to_thread(request.lookup, keys_of(1))
             with pytest.raises(ArgumentError, match="keys must be one chain, or one for each of 1 groups, got 2"):
                 request.lookup([keys_of(1), keys_of(1)])
-            assert request.prefetch(keys_of(3)) == 0
+            assert request.prefetch(deque(keys_of(3))) == 0
+            with pytest.raises(ArgumentError, match=r"keys\[1\] must be bytes made by make_offload_key, got b'abc'"):
+                request.prefetch([*keys_of(1), b"abc"])  # type: ignore[arg-type]
+            with pytest.raises(ArgumentError, match=r"keys\[0\] is of group 9, there are 1 groups"):
+                request.prefetch(keys_of(1, group_idx=9))
     with pytest.raises(ClosedError, match="closed"):
         service.request("late")
     with pytest.raises(ClosedError, match="entered once"):

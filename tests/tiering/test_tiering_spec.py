@@ -197,3 +197,10 @@ async def test_of_a_chain_longer_than_cpu_memory_one_request_keeps_what_fits_and
         await sunk(service, 12)
         async with service.request("reader") as request:
             assert request.lookup(keys_of(12)) == 12
+
+
+async def test_what_makes_no_tier_is_told_so() -> None:
+    spec = spec_of(TierConfig(make=lambda _: None))  # type: ignore[arg-type,return-value]
+    with pytest.raises(ConfigError, match=r"TierConfig\.make must return a SecondaryTier, got None of"):
+        async with spec.open(make_kv_caches([numbered(4, seed=0)])):
+            pass
