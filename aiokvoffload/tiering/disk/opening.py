@@ -75,11 +75,12 @@ def open_disk(config: DiskConfig, shape: TierShape, calls: DiskCalls) -> OpenedD
         require_room(paths, pools)
         rows, caches, last_rank, lost_indexes = _open_rows(paths[0], description, pools, make_policy)
         undo.callback(rows.close)
-        storages = tuple(_open_files(paths, pool, rows.store_id, config, calls) for pool in pools)
-        for storage in storages:
-            for file in storage.files:
+        storages = []
+        for pool in pools:
+            storages.append(_open_files(paths, pool, rows.store_id, config, calls))
+            for file in storages[-1].files:  # at once: the next pool's may be refused
                 resources.callback(file.close)
-        opened = OpenedDisk(storages, caches, rows, last_rank, lost_indexes, resources)
+        opened = OpenedDisk(tuple(storages), caches, rows, last_rank, lost_indexes, resources)
         undo.pop_all()
         return opened
 

@@ -203,6 +203,16 @@ class TestOpening:
         assert await rig.store(1) == [STORED]
         await rig.tier.aclose()
 
+    async def test_a_refused_opening_leaves_no_file_open(self, tmp_path: Path) -> None:
+        """Though the files of the pools before the one that is refused were open."""
+        await asyncio.to_thread((tmp_path / "chunks-1.data").write_bytes, b"somebody else's")
+        config = DiskConfig(directories=(tmp_path,), disk_bytes=1 << 20, namespace="tests")
+        before = await asyncio.to_thread(os.listdir, "/proc/self/fd")
+        for _ in range(3):
+            with pytest.raises(TierError, match=r"chunks-1\.data is another tier's"):
+                await DiskTier(config, TierShape((4096, 8192), 1)).open()
+        assert len(await asyncio.to_thread(os.listdir, "/proc/self/fd")) == len(before)
+
     async def test_a_budget_for_less_than_two_slots_is_refused(self, tmp_path: Path) -> None:
         config = DiskConfig(directories=(tmp_path,), disk_bytes=4096, namespace="tests")
         with pytest.raises(ConfigError, match="disk_bytes=4096 leaves 0 slots"):
