@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -33,7 +34,7 @@ _SLICE = 1000
 
 
 class LiveDisk:
-    """What serves from `open` to `aclose`.
+    """What serves from `open` to `aclose`; nothing does before `start`.
 
     Args:
         config: of the tier.
@@ -56,13 +57,12 @@ class LiveDisk:
         self.stopping = False
         self._pile = DiscardPile()
         self._resets: set[asyncio.Future[None]] = set()
-        exits = ExitCount(config.threads + 2, self._release)
-        threads = IoThreads(config.threads, exits)
+        self._exits = ExitCount(owner_of(config), self._release)
+        threads = IoThreads(config.threads)
         self._writer = RowWriter(
             opened.rows,
             calls=calls,
             handover=self._handover,
-            exits=exits,
             retry_s=config.retry_s,
             on_trouble=self._wake,
         )
@@ -83,7 +83,22 @@ class LiveDisk:
             for group_idx in storage.pool.groups
         }
         self._chain = (-1, -1)  # of the row adopted last: its number in the index, and the policy's for it
-        self._recovery = Recovery(opened.rows.path, self._handover, exits, adopt=self._adopt, on_end=self._end_recovery)
+        self._recovery = Recovery(opened.rows.path, self._handover, adopt=self._adopt, on_end=self._end_recovery)
+
+    def start(self) -> None:
+        """Start the threads.
+
+        Raises:
+            TierError: the system gives no more. Those that were started end, and close what was opened.
+        """
+        try:
+            for part in (self.shared.threads, self._writer, self._recovery):
+                part.start(self._exits)
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            self._exits.all_are_started()
 
     def shelf_of(self, key: OffloadKey) -> Shelf:
         """The pool that a key's chunk belongs to."""
@@ -175,7 +190,7 @@ class LiveDisk:
     def _release(self) -> None:
         """On the last thread that ends."""
         try:
-            self._opened.resources.close()
+            close_opened(self._opened)
         finally:
             self._handover.post(self._ended.set)
 
@@ -222,8 +237,13 @@ class LiveDisk:
         self._handover.post(partial(_settle, ending, trouble))
 
 
+def owner_of(config: DiskConfig) -> str:
+    """What to call a tier where its threads are spoken of."""
+    return f"tier {config.name!r} in {os.fspath(config.directories[0])}"
+
+
 def close_opened(opened: OpenedDisk) -> None:
-    """Undo an opening that nobody waits for any more."""
+    """Close what a tier has opened, as far as it is open still."""
     with contextlib.ExitStack() as undo:
         undo.push(opened.resources)
         opened.rows.close()

@@ -25,7 +25,6 @@ class Recovery:
     Args:
         path: of the index.
         handover: leads to the owner's thread.
-        exits: told of the thread's end.
         adopt: called on the owner's thread with each batch.
         on_end: called there when all has been read, or no more can be.
     """
@@ -34,16 +33,22 @@ class Recovery:
         self,
         path: Path,
         handover: Handover,
-        exits: ExitCount,
         *,
         adopt: Callable[[Sequence[ChainRun]], None],
         on_end: Callable[[], None],
     ) -> None:
-        self._path, self._handover, self._exits = path, handover, exits
+        self._path, self._handover = path, handover
         self._adopt, self._on_end = adopt, on_end
         self._room = threading.Semaphore(_AHEAD)
         self._stopping = False
-        threading.Thread(target=self._run, name="aiokvoffload-disk-recovery", daemon=True).start()
+
+    def start(self, exits: ExitCount) -> None:
+        """Start the thread.
+
+        Raises:
+            TierError: the system gives no more.
+        """
+        exits.start("aiokvoffload-disk-recovery", self._run)
 
     def stop(self) -> None:
         """Read no more; returns at once. Batches that were read already may still be handed over."""
@@ -57,7 +62,6 @@ class Recovery:
             logger.exception("%s cannot be read to its end", self._path)
         finally:
             self._handover.post(self._on_end)
-            self._exits.one_has_ended()
 
     def _read(self) -> None:
         connection: sqlite3.Connection = connect(self._path)  # the last to close puts the log away, if it may write
