@@ -40,6 +40,9 @@ class CachePolicy(ABC):
     it was given last. The caller holds the rule that one request is one use: it passes each key to `access` once per
     request.
 
+    What a tier finds again after a restart is admitted and placed too, the earliest stored first: nothing of it was
+    used before, there is room for all of it, and nothing may be declined.
+
     Args:
         residents: the pool; a policy only reads it.
     """
@@ -79,7 +82,8 @@ class CachePolicy(ABC):
             room: how many keys can be added before anything must leave.
             protected: keys that may not be victims, besides those in slots that are held; all that were given as
                 `chain` are among them. They may be many more than `keys`, so a policy must not look at all of them in
-                every call (I10); those of one chain only grow from call to call.
+                every call (I10); those of one chain only grow from call to call. Where there is room for all `keys`
+                it may be empty.
             chain: number of the chain that `keys` continue.
             may_decline: whether keys that are worth less than any victim may be declined; where not, as many are
                 accepted as there are slots for.

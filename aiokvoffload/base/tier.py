@@ -121,6 +121,13 @@ class SecondaryTier(ABC):
         """
         return None
 
+    def check_integrity(self) -> None:  # noqa: B027 - not every storage has something to add up
+        """Check that what the tier counts adds up; nothing is checked unless this is overridden.
+
+        Raises:
+            InternalError: it does not.
+        """
+
     @abstractmethod
     def statistics(self) -> Any:
         """A frozen record of counts; `pools` (`PoolStatistics`), `policy`, `evicted` and `cleared` become metrics."""

@@ -10,7 +10,7 @@ from aiokvoffload.base import Admission, CachePolicy, OffloadKey, Residents, mak
 
 CAPACITY = 8
 
-ACTIONS = ("admit", "access", "remove", "pin", "unpin")
+ACTIONS = ("admit", "recover", "access", "remove", "pin", "unpin")
 Step = tuple[str, list[int], set[int], int, int]
 """What is done, with which keys, while which are protected, how much room is lost, and for which chain."""
 
@@ -104,6 +104,16 @@ class PolicyModel:
         assert may_decline or admission.accepted == min(len(absent), room + victim_count)
         return self._apply(admission, absent, protected, chain)
 
+    def recover(self, keys: Iterable[OffloadKey], chain: int) -> None:
+        """Give absent keys, as many as there are slots for, as a tier does that finds them again after a restart."""
+        free = self.residents.capacity - len(self.slots)
+        found = [key for key in keys if key not in self.slots][:free]
+        if found:
+            admission = self.policy.admit(found, len(found), frozenset(), chain, may_decline=False)
+            assert admission is not None, "what a restart has found was declined"
+            assert (admission.accepted, len(admission.victims)) == (len(found), 0)
+            self._apply(admission, found, frozenset(), chain)
+
     def _apply(
         self, admission: Admission, absent: Sequence[OffloadKey], protected: Set[OffloadKey], chain: int
     ) -> list[OffloadKey]:
@@ -122,6 +132,8 @@ class PolicyModel:
         resident = [key for key in keys if key in self.slots]
         slots = [self.slots[key] for key in resident]
         match action:
+            case "recover":
+                self.recover(keys, next(self._one_offs) if chain is None else chain)
             case "access":
                 chain = next(self._one_offs) if chain is None else chain
                 self.policy.access(resident, slots, [key for key in keys if key not in self.slots], chain)
@@ -241,6 +253,17 @@ class CachePolicyContract:
         model.admit(grown[3:], chain=1)
         for number in range(100, 104):
             assert not set(model.admit(make_keys(number)) or ()) & set(grown)
+        model.check()
+
+    def test_what_a_restart_finds_leaves_in_the_order_in_which_it_was_stored(self) -> None:
+        """Chain by chain, each in runs, and others store meanwhile; nothing of it was used before."""
+        model = self.make_model()
+        one, other = make_keys(0, 1, 2), make_keys(10, 11, 12)
+        model.recover(one[:2], chain=1)
+        model.admit(make_keys(20), chain=2)
+        model.recover(one[2:], chain=1)
+        model.recover(other, chain=3)
+        assert model.export() == make_keys(20) + one[::-1] + other[::-1]
         model.check()
 
     def test_a_chain_used_in_runs_leaves_tail_first_whoever_stored_it(self) -> None:

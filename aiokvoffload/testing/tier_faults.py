@@ -109,6 +109,10 @@ class FaultyTier(SecondaryTier):
         """What the tier says."""
         return self._inner.resident_keys()
 
+    def check_integrity(self) -> None:
+        """What the tier does."""
+        self._inner.check_integrity()
+
     def statistics(self) -> Any:
         """What the tier says."""
         return self._inner.statistics()

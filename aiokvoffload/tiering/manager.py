@@ -273,8 +273,14 @@ class TieringOffloadingManager(OffloadingManager):
         return self.primary.statistics()
 
     def check_integrity(self) -> None:
-        """Check the slots of CPU memory (I7)."""
+        """Check the slots of CPU memory, and what the tiers can say of theirs (I7).
+
+        Raises:
+            InternalError: it does not hold.
+        """
         self.primary.check_integrity()
+        for each in self._rules.values():
+            each.facts.check_integrity()
 
     def __repr__(self) -> str:
         return (

@@ -33,6 +33,10 @@ class TierFacts(Protocol):
         """The keys that can be loaded, part by part; `None` where that is not known here."""
         ...
 
+    def check_integrity(self) -> None:
+        """Check that what it counts adds up."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class TierRules:

@@ -251,3 +251,31 @@ async def test_a_tier_that_cannot_be_opened_leaves_nothing_open(stage: DeepStage
         await stage.service.__aenter__()
     with pytest.raises(ClosedError):
         stage.worker.submit_store(1, None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+async def test_an_opening_cancelled_twice_closes_the_tiers_that_were_open(turns: int) -> None:
+    """Fault 32: two of three, while the third does not open; the second time they are just being closed."""
+    stage = DeepStage(num_tiers=3)
+    stuck = asyncio.Event()
+
+    async def get_stuck() -> None:
+        await stuck.wait()
+
+    stage.memories[2].open = get_stuck  # type: ignore[method-assign]
+    for tier in stage.tiers[:2]:
+        tier.hold()
+    opening = asyncio.create_task(stage.service.__aenter__())
+    await settle(50)
+    while not stage.memories[1]._is_open:
+        await asyncio.sleep(0.001)
+    opening.cancel()
+    await settle(turns)
+    opening.cancel()
+    await settle()
+    for tier in stage.tiers[:2]:
+        tier.release()
+    await asyncio.wait([opening])
+    await settle()
+    assert opening.cancelled()
+    assert not any(memory._is_open for memory in stage.memories)

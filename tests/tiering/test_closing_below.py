@@ -12,6 +12,7 @@ from aiokvoffload.base import OffloadKey, SecondaryTier, TierShape
 from aiokvoffload.config import CPUOffloadingConfig
 from aiokvoffload.errors import AbandonedError
 from aiokvoffload.metrics import MetricsCollector
+from aiokvoffload.registry import BUILTIN
 from aiokvoffload.service import OffloadingService
 from aiokvoffload.testing.memory import make_kv_caches
 from aiokvoffload.tiering.chain import TierStatistics
@@ -36,9 +37,9 @@ def fates(figures: TierStatistics) -> int:
 
 
 def disk_spec(
-    directory: Path, num_slots: int, *, on_tier: Callable[[DiskTier], None] = lambda _: None
+    directory: Path, num_slots: int, *, policy: str = "lru", on_tier: Callable[[DiskTier], None] = lambda _: None
 ) -> TieringOffloadingSpec:
-    disk = DiskConfig(directories=(directory,), disk_bytes=DISK_BYTES, namespace="test")
+    disk = DiskConfig(directories=(directory,), disk_bytes=DISK_BYTES, namespace="test", policy=policy)
 
     def make(shape: TierShape) -> SecondaryTier:
         tier = DiskTier(disk, shape)
@@ -75,6 +76,23 @@ async def test_a_clean_close_leaves_every_chunk_on_the_disk(tmp_path: Path, num_
     (figures,) = service.statistics().tiers
     assert (figures.cascaded, figures.dropped) == (count, 0)
     assert await on_disk(tmp_path / "kv", keys) == count
+
+
+@pytest.mark.parametrize("policy", BUILTIN["policies"])
+async def test_a_service_finds_all_that_one_before_it_left_on_the_disk(tmp_path: Path, policy: str) -> None:
+    caches = make_kv_caches([torch.zeros((64, CHUNK_BYTES), dtype=torch.uint8)])
+    tiers: list[DiskTier] = []
+    spec = disk_spec(tmp_path / "kv", 64, policy=policy, on_tier=tiers.append)
+    chains = [keys_of(8, name=f"chain-{number}") for number in range(6)]
+    async with spec.open(caches) as service:
+        for keys in chains:
+            async with service.request("writer") as request:
+                assert (await request.store(keys, range(8))).stored == 8
+    async with spec.open(caches) as service:
+        await tiers[-1].wait_recovered()
+        async with service.request("reader") as request:
+            assert [request.lookup(keys) for keys in chains] == [8] * len(chains)
+        tiers[-1].check_integrity()
 
 
 async def test_of_more_than_cpu_memory_holds_every_chunk_is_on_the_disk_or_counted(tmp_path: Path) -> None:

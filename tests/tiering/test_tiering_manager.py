@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
@@ -11,6 +12,7 @@ from aiokvoffload.base import LookupResult, OffloadingEvent, OffloadKey, ReqCont
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
+from aiokvoffload.errors import InternalError
 from aiokvoffload.tiering.actions import Cascade, DroppedKeys, Hold, Promotion, Verdict
 from aiokvoffload.tiering.config import CascadeMode
 from aiokvoffload.tiering.manager import TieringOffloadingManager
@@ -28,7 +30,7 @@ class Facts:
     medium = "MEMORY"
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.is_torn = name, False
         self.keys: set[OffloadKey] = set()
 
     def contains(self, keys: Sequence[OffloadKey]) -> Sequence[bool]:
@@ -39,6 +41,10 @@ class Facts:
 
     def resident_keys(self) -> Iterator[Sequence[OffloadKey]]:
         yield tuple(self.keys)
+
+    def check_integrity(self) -> None:
+        if self.is_torn:
+            raise InternalError(self.name)
 
 
 def make_manager(
@@ -52,6 +58,15 @@ def make_manager(
     rules = [TierRules(each, cascade, [max_call_keys]) for each in facts]
     primary = CPUOffloadingManager([pool], groups=groups)
     return TieringOffloadingManager(primary, rules, pools=[pool], groups=groups, shares=shares)
+
+
+def test_slots_that_do_not_add_up_in_a_tier_below_are_told_too() -> None:
+    upper, lower = Facts("upper"), Facts("lower")
+    manager = make_manager(upper, lower)
+    manager.check_integrity()
+    lower.is_torn = True
+    with pytest.raises(InternalError, match="lower"):
+        manager.check_integrity()
 
 
 def store(manager: TieringOffloadingManager, keys: Sequence[OffloadKey]) -> None:

@@ -149,6 +149,7 @@ class GAPPolicy(LayeredPolicy):
     def place(self, keys: Sequence[OffloadKey], slots: Sequence[int], chain: int) -> None:
         """Put the slots into their levels."""
         tags, uses = self._placing
+        self._placing = _NO_KEYS  # these are no other call's
         for slot, tag, count in zip(slots, tags, uses, strict=True):
             self._tag_of[slot] = tag
             self._uses[slot] = count

@@ -15,7 +15,7 @@ from aiokvoffload.base.tier import LoadOutcome, SecondaryTier, StoreOutcome
 from aiokvoffload.clock import Clock
 from aiokvoffload.tiering.actions import Cascade, Hold, Promotion, Verdict
 from aiokvoffload.tiering.chain.calls import CallEnd, TierCall
-from aiokvoffload.tiering.chain.closing import close_link
+from aiokvoffload.tiering.chain.closing import close_all, close_link
 from aiokvoffload.tiering.chain.lane import TierLane
 from aiokvoffload.tiering.chain.link import Link
 from aiokvoffload.tiering.chain.listener import ChainListener
@@ -87,7 +87,7 @@ class Chain:
         """Open every tier.
 
         Raises:
-            TierError: one cannot be used; those that were open are closed again.
+            TierError: one cannot be used; those that were open are closed again, also if that is cancelled.
         """
         opened: list[SecondaryTier] = []
         try:
@@ -96,8 +96,7 @@ class Chain:
                 await link.lane.tier.open()
                 opened.append(link.lane.tier)
         except BaseException:
-            for tier in opened:
-                await tier.aclose()
+            await close_all(opened)
             raise
 
     def trace(self, keys: Sequence[OffloadKey], cause: tracing.Span) -> None:

@@ -3,9 +3,12 @@
 Knows the lane and what the manager owes it; other tiers it does not know.
 """
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 
+from aiokvoffload.base import SecondaryTier
 from aiokvoffload.clock import Clock
 from aiokvoffload.tiering.chain.link import Link
 from aiokvoffload.tiering.manager import TieringOffloadingManager
@@ -29,3 +32,25 @@ async def close_link(link: Link, manager: TieringOffloadingManager, *, clock: Cl
     if dropped := link.counts.dropped_at_close + manager.count_dropped(name).at_close:
         logger.warning("tier %s: the close had no time for %d keys that were to go down", name, dropped)
     return await lane.aclose(began_s + timeout_s)
+
+
+async def close_all(tiers: Sequence[SecondaryTier]) -> None:
+    """Close tiers of which no use was made, side by side; what one of them left is logged.
+
+    Whoever is cancelled meanwhile waits all the same, as long as tiers take: they have nothing to do.
+
+    Raises:
+        CancelledError: somebody cancelled it; the tiers are closed.
+    """
+    closing = asyncio.gather(*(tier.aclose() for tier in tiers), return_exceptions=True)
+    cancelled = False
+    while not closing.done():
+        try:
+            await asyncio.wait([closing])
+        except asyncio.CancelledError:
+            cancelled = True
+    for tier, error in zip(tiers, closing.result(), strict=True):
+        if error is not None:
+            logger.warning("tier %s: it was opened for nobody, and could not be closed: %s", tier.name, error)
+    if cancelled:
+        raise asyncio.CancelledError

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from aiokvoffload.config import require_positive
 from aiokvoffload.errors import ConfigError
 
+MAX_THREADS = 1024
+"""Many more than any device needs, and few enough that an opening takes no machine's threads away from all others."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskConfig:
@@ -19,7 +22,7 @@ class DiskConfig:
         namespace: what makes bytes of equal key and size the same bytes: model and its revision, dtype, layout,
             parallel shape. A directory that was filled under another one is refused.
         policy: name of the cache policy (see `aiokvoffload.registry`).
-        threads: that read and write, each 1 to 2 MiB at a time.
+        threads: that read and write, each 1 to 2 MiB at a time; 1024 at most.
         verify: whether every loaded chunk is checked; to be turned off for measuring only.
         close_timeout_s: how long a close waits for reads and writes before it abandons them, in seconds.
         retry_s: seconds between attempts to write an index that cannot be written, to a full disk say.
@@ -44,7 +47,8 @@ class DiskConfig:
     name: str = "disk"
 
     def __post_init__(self) -> None:
-        require_positive(self, "disk_bytes", "threads", "max_pending_stores", "max_pending_events")
+        require_positive(self, "disk_bytes", "max_pending_stores", "max_pending_events")
+        require_positive(self, "threads", most=MAX_THREADS)
         require_positive(self, "close_timeout_s", "retry_s", whole=False)
         _require_directories(self.directories)
         _require_text("namespace", self.namespace, "text that names model, dtype and layout")

@@ -22,5 +22,8 @@ def unreadable(path: Path, error: Exception) -> TierError:
     """What to raise where the index may be all right, and its disk is full or failing."""
     advice = "make room on its disk, or check that disk: the chunks may be all right"
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN:
-        advice = "there is a log to be read, for which its directory must be one that may be written: copy it to one"
+        advice = (
+            "its log could not be opened, for which its directory must be one that may be written, and this process "
+            "have file descriptors left (ulimit -n)"
+        )
     return TierError(f"{path} cannot be read: {error}; {advice}")

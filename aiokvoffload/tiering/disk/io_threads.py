@@ -5,6 +5,9 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+
+from aiokvoffload.tiering.disk.blocking import start_thread
 
 logger = logging.getLogger(__name__)
 
@@ -12,18 +15,47 @@ Job = Callable[[], None]
 
 
 class ExitCount:
-    """Calls `when_all_have_ended` on the last of several threads that end.
+    """Starts threads, and calls `when_all_have_ended` on the last of them that ends.
 
-    Whatever they all use can be closed there, however late that is (I2).
+    Whatever they all use can be closed there, however late that is (I2). Whoever starts them counts as one of them
+    until it says that there are no more.
+
+    Args:
+        owner: whose threads they are, for people.
+        when_all_have_ended: called once.
     """
 
-    def __init__(self, num_threads: int, when_all_have_ended: Job) -> None:
-        self._left = num_threads
+    def __init__(self, owner: str, when_all_have_ended: Job) -> None:
+        self._owner = owner
+        self._left = 1
         self._lock = threading.Lock()
         self._call = when_all_have_ended
 
-    def one_has_ended(self) -> None:
-        """To be called by each thread, once, as its last act."""
+    def start(self, name: str, run: Job) -> None:
+        """Start one of them.
+
+        Raises:
+            TierError: the system gives no more threads.
+        """
+        with self._lock:
+            self._left += 1
+        try:
+            start_thread(name, partial(self._run, run), owner=self._owner)
+        except BaseException:
+            self._one_has_ended()
+            raise
+
+    def all_are_started(self) -> None:
+        """No more will be."""
+        self._one_has_ended()
+
+    def _run(self, run: Job) -> None:
+        try:
+            run()
+        finally:
+            self._one_has_ended()
+
+    def _one_has_ended(self) -> None:
         with self._lock:
             self._left -= 1
             is_last = not self._left
@@ -36,18 +68,23 @@ class IoThreads:
 
     Args:
         num_threads: how many.
-        exits: told of each thread's end.
     """
 
-    def __init__(self, num_threads: int, exits: ExitCount) -> None:
+    def __init__(self, num_threads: int) -> None:
         self._loads: deque[Job] = deque()
         self._stores: deque[Job] = deque()
         # One token for each job, so that whoever puts one never waits for a lock.
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._exits = exits
         self._num_threads = num_threads
-        for _ in range(num_threads):
-            threading.Thread(target=self._run, name="aiokvoffload-disk-io", daemon=True).start()
+
+    def start(self, exits: ExitCount) -> None:
+        """Start the threads.
+
+        Raises:
+            TierError: the system gives no more; those that are started go on.
+        """
+        for _ in range(self._num_threads):
+            exits.start("aiokvoffload-disk-io", self._run)
 
     def load(self, job: Job) -> None:
         """Run a job before all stores that wait."""
@@ -77,7 +114,6 @@ class IoThreads:
             except BaseException:  # whoever waits for later jobs would hang (fault 27)
                 logger.exception("a job on an I/O thread failed")
             del job  # an idle thread must not keep the last job's buffers alive
-        self._exits.one_has_ended()
 
     def _next(self) -> Job:
         try:

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -25,6 +27,8 @@ from aiokvoffload.tiering.disk.shelf import SharedParts, Shelf
 from aiokvoffload.tiering.disk.slot_file import SlotFile
 from aiokvoffload.tiering.disk.statistics import DiskStatistics
 
+logger = logging.getLogger(__name__)
+
 Outcome = TypeVar("Outcome")
 PoolCall = Callable[[Shelf, Sequence[OffloadKey], Sequence[ChunkViews]], Awaitable[dict[OffloadKey, Outcome]]]
 
@@ -33,7 +37,7 @@ _SLICE = 1000
 
 
 class LiveDisk:
-    """What serves from `open` to `aclose`.
+    """What serves from `open` to `aclose`; nothing does before `start`.
 
     Args:
         config: of the tier.
@@ -56,13 +60,12 @@ class LiveDisk:
         self.stopping = False
         self._pile = DiscardPile()
         self._resets: set[asyncio.Future[None]] = set()
-        exits = ExitCount(config.threads + 2, self._release)
-        threads = IoThreads(config.threads, exits)
+        self._exits = ExitCount(owner_of(config), self._release)
+        threads = IoThreads(config.threads)
         self._writer = RowWriter(
             opened.rows,
             calls=calls,
             handover=self._handover,
-            exits=exits,
             retry_s=config.retry_s,
             on_trouble=self._wake,
         )
@@ -83,7 +86,30 @@ class LiveDisk:
             for group_idx in storage.pool.groups
         }
         self._chain = (-1, -1)  # of the row adopted last: its number in the index, and the policy's for it
-        self._recovery = Recovery(opened.rows.path, self._handover, exits, adopt=self._adopt, on_end=self._end_recovery)
+        self._keeps_unread = False  # rows that could be read and were not taken over are a later run's
+        self._recovery = Recovery(
+            opened.reader,
+            opened.rows.path,
+            self._handover,
+            retry_s=config.retry_s,
+            adopt=self._adopt,
+            on_end=self._end_recovery,
+        )
+
+    def start(self) -> None:
+        """Start the threads.
+
+        Raises:
+            TierError: the system gives no more. Those that were started end, and close what was opened.
+        """
+        try:
+            for part in (self.shared.threads, self._writer, self._recovery):
+                part.start(self._exits)
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            self._exits.all_are_started()
 
     def shelf_of(self, key: OffloadKey) -> Shelf:
         """The pool that a key's chunk belongs to."""
@@ -109,6 +135,9 @@ class LiveDisk:
         """
         cleared = sum(shelf.reset(self._pile) for shelf in self.shelves)
         self._recovery.stop()
+        self._keeps_unread = False
+        if self.recovered.is_set():
+            self._retire_unread()
         self.shared.events.add(EventKind.CLEARED, (), RemovalReason.RESET)
         self.shared.counts.cleared += cleared
         self._shed()
@@ -137,7 +166,7 @@ class LiveDisk:
             pools=tuple(shelf.cache.pool.statistics() for shelf in self.shelves),
             is_direct=all(file.is_direct for storage in self._opened.storages for file in storage.files),
             recovering=not self.recovered.is_set(),
-            trouble=self._writer.trouble,
+            trouble=self._writer.trouble or self._recovery.trouble,
             calls_in_flight=calls_in_flight,
             waiting_loads=waiting_loads,
             waiting_stores=waiting_stores,
@@ -175,7 +204,7 @@ class LiveDisk:
     def _release(self) -> None:
         """On the last thread that ends."""
         try:
-            self._opened.resources.close()
+            close_opened(self._opened)
         finally:
             self._handover.post(self._ended.set)
 
@@ -188,14 +217,18 @@ class LiveDisk:
         for run in runs:
             if run.chain != self._chain[0]:
                 self._chain = run.chain, next(self.shared.chain_numbers)
-            self.shelves[run.pool].adopt(run, self._chain[1])
+            try:
+                self.shelves[run.pool].adopt(run, self._chain[1])
+            except Exception:  # the rows are not to blame
+                logger.exception("%d chunks of an earlier run are not taken over, but kept", len(run.keys))
+                self._keeps_unread = True
 
     def _end_recovery(self) -> None:
         self.recovered.set()
         self._retire_unread()
 
     def _retire_unread(self) -> None:
-        if self.stopping:
+        if self.stopping or self._keeps_unread:
             return
         if sum(shelf.retire_unread(_SLICE) for shelf in self.shelves):
             asyncio.get_running_loop().call_soon(self._retire_unread)
@@ -222,11 +255,17 @@ class LiveDisk:
         self._handover.post(partial(_settle, ending, trouble))
 
 
+def owner_of(config: DiskConfig) -> str:
+    """What to call a tier where its threads are spoken of."""
+    return f"tier {config.name!r} in {os.fspath(config.directories[0])}"
+
+
 def close_opened(opened: OpenedDisk) -> None:
-    """Undo an opening that nobody waits for any more."""
+    """Close what a tier has opened, as far as it is open still."""
     with contextlib.ExitStack() as undo:
         undo.push(opened.resources)
-        opened.rows.close()
+        undo.callback(opened.rows.close)
+        opened.reader.close()
 
 
 def _settle(ending: "asyncio.Future[str]", trouble: str) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,14 +43,16 @@ class OpenedDisk:
         storages: for each pool.
         caches: for each pool, all of whose slots with rows are unread.
         rows: the index.
+        reader: the same, for who reads all of it beside that.
         last_rank: the highest in it.
         lost_indexes: damaged indexes that were thrown away.
-        resources: closes the files and lets go of the directories; the index is not among them.
+        resources: closes the files and lets go of the directories; neither `rows` nor `reader` is among them.
     """
 
     storages: tuple[PoolStorage, ...]
     caches: tuple[SlotCache, ...]
     rows: RowStore
+    reader: sqlite3.Connection
     last_rank: int
     lost_indexes: int
     resources: contextlib.ExitStack
@@ -75,11 +78,14 @@ def open_disk(config: DiskConfig, shape: TierShape, calls: DiskCalls) -> OpenedD
         require_room(paths, pools)
         rows, caches, last_rank, lost_indexes = _open_rows(paths[0], description, pools, make_policy)
         undo.callback(rows.close)
-        storages = tuple(_open_files(paths, pool, rows.store_id, config, calls) for pool in pools)
-        for storage in storages:
-            for file in storage.files:
+        reader = rows.open_reader()  # here, where nothing is lost if it cannot be opened
+        undo.callback(reader.close)
+        storages = []
+        for pool in pools:
+            storages.append(_open_files(paths, pool, rows.store_id, config, calls))
+            for file in storages[-1].files:  # at once: the next pool's may be refused
                 resources.callback(file.close)
-        opened = OpenedDisk(storages, caches, rows, last_rank, lost_indexes, resources)
+        opened = OpenedDisk(tuple(storages), caches, rows, reader, last_rank, lost_indexes, resources)
         undo.pop_all()
         return opened
 

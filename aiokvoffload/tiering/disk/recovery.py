@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from aiokvoffload.cpu.threads import Handover
+from aiokvoffload.tiering.disk.damage import DAMAGE_ERRORS, is_damage
 from aiokvoffload.tiering.disk.io_threads import ExitCount
-from aiokvoffload.tiering.disk.rows import ChainRun, connect, read_runs
+from aiokvoffload.tiering.disk.rows import ChainRun, read_runs
 
 logger = logging.getLogger(__name__)
 
@@ -20,57 +21,81 @@ _AHEAD = 2
 
 
 class Recovery:
-    """Reads all rows once, the earliest stored first.
+    """Reads all rows, the earliest stored first; from the beginning again if the system did not let it read to the end.
 
     Args:
+        reader: of the index, this thread's from now on; closed at the end.
         path: of the index.
         handover: leads to the owner's thread.
-        exits: told of the thread's end.
-        adopt: called on the owner's thread with each batch.
-        on_end: called there when all has been read, or no more can be.
+        retry_s: between two attempts, in seconds.
+        adopt: called on the owner's thread with each batch; rows that it knows may be in it once more.
+        on_end: called there when all has been read, or no more can be since the index is damaged, or is to be.
+
+    Attributes:
+        trouble: why the index cannot be read now; empty if it can, or as far as is known.
     """
 
     def __init__(
         self,
+        reader: sqlite3.Connection,
         path: Path,
         handover: Handover,
-        exits: ExitCount,
         *,
+        retry_s: float,
         adopt: Callable[[Sequence[ChainRun]], None],
         on_end: Callable[[], None],
     ) -> None:
-        self._path, self._handover, self._exits = path, handover, exits
+        self.trouble = ""
+        self._reader, self._path, self._handover, self._retry_s = reader, path, handover, retry_s
         self._adopt, self._on_end = adopt, on_end
         self._room = threading.Semaphore(_AHEAD)
-        self._stopping = False
-        threading.Thread(target=self._run, name="aiokvoffload-disk-recovery", daemon=True).start()
+        self._stopping = threading.Event()
+
+    def start(self, exits: ExitCount) -> None:
+        """Start the thread.
+
+        Raises:
+            TierError: the system gives no more.
+        """
+        exits.start("aiokvoffload-disk-recovery", self._run)
 
     def stop(self) -> None:
         """Read no more; returns at once. Batches that were read already may still be handed over."""
-        self._stopping = True
+        self._stopping.set()
         self._room.release()
 
     def _run(self) -> None:
         try:
-            self._read()
-        except Exception:  # what was not read is forgotten, and its slots are used again
-            logger.exception("%s cannot be read to its end", self._path)
+            while not self._has_ended() and not self._stopping.wait(self._retry_s):
+                pass
         finally:
+            self._reader.close()  # the last to close puts the log away, if it may write
             self._handover.post(self._on_end)
-            self._exits.one_has_ended()
+
+    def _has_ended(self) -> bool:
+        """Read once; whether that was the end."""
+        try:
+            self._read()
+        except Exception as error:
+            if isinstance(error, DAMAGE_ERRORS) and is_damage(error):
+                # What was not read is forgotten, and its slots are used again.
+                logger.exception("%s is damaged, and cannot be read to its end", self._path)
+                return True
+            if not self.trouble:
+                logger.warning("%s cannot be read to its end until the system lets it: %s", self._path, error)
+            self.trouble = str(error) or repr(error)
+            return False
+        self.trouble = ""
+        return True
 
     def _read(self) -> None:
-        connection: sqlite3.Connection = connect(self._path)  # the last to close puts the log away, if it may write
-        try:
-            for runs in read_runs(connection, BATCH_ROWS):
-                self._room.acquire()  # also lets go of the GIL, now and then
-                if self._stopping:
-                    return
-                self._handover.post(partial(self._take_over, runs))
-        finally:
-            connection.close()
+        for runs in read_runs(self._reader, BATCH_ROWS):
+            self._room.acquire()  # also lets go of the GIL, now and then
+            if self._stopping.is_set():
+                return
+            self._handover.post(partial(self._take_over, runs))
 
     def _take_over(self, runs: Sequence[ChainRun]) -> None:
         self._room.release()
-        if not self._stopping:
+        if not self._stopping.is_set():
             self._adopt(runs)

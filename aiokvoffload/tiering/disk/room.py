@@ -15,7 +15,7 @@ def require_room(paths: Sequence[Path], pools: Sequence[DiskPool]) -> None:
     Reserving them would show it too, but not before there is an index, memory for each slot, and a disk that is full.
 
     Raises:
-        TierError: a device has not.
+        TierError: a device has not, or what has a file's name there is none.
     """
     missing_bytes: Counter[int] = Counter()
     for stripe, path in enumerate(paths):
@@ -30,7 +30,11 @@ def require_room(paths: Sequence[Path], pools: Sequence[DiskPool]) -> None:
 
 
 def _missing_bytes(path: Path, pool: DiskPool, stripe: int) -> int:
-    return max(0, pool.file_bytes(stripe) - size_of(path / pool.file_name))
+    file = path / pool.file_name
+    try:
+        return max(0, pool.file_bytes(stripe) - size_of(file))
+    except OSError as error:  # a link that leads nowhere, or back to itself
+        raise TierError(f"{file} cannot be used: {error.strerror}; remove it, or name another directory") from error
 
 
 def size_of(file: Path) -> int:

@@ -46,7 +46,6 @@ class RowWriter:
         rows: the index, this thread's from now on; closed at the end.
         calls: told of each step.
         handover: leads to the owner's thread.
-        exits: told of the thread's end.
         retry_s: between two attempts, in seconds.
         on_trouble: called on the owner's thread when an attempt has failed.
 
@@ -62,18 +61,24 @@ class RowWriter:
         *,
         calls: DiskCalls,
         handover: Handover,
-        exits: ExitCount,
         retry_s: float,
         on_trouble: Callable[[], None],
     ) -> None:
         self.trouble = ""
         self.commits = self.failures = 0
-        self._rows, self._calls, self._handover, self._exits = rows, calls, handover, exits
+        self._rows, self._calls, self._handover = rows, calls, handover
         self._retry_s, self._on_trouble = retry_s, on_trouble
         self._changes: queue.SimpleQueue[RowChange | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._committed_s = 0.0
-        threading.Thread(target=self._run, name="aiokvoffload-disk-rows", daemon=True).start()
+
+    def start(self, exits: ExitCount) -> None:
+        """Start the thread.
+
+        Raises:
+            TierError: the system gives no more.
+        """
+        exits.start("aiokvoffload-disk-rows", self._run)
 
     def put(self, change: RowChange) -> None:
         """Write a change after all that were put before; returns at once."""
@@ -98,8 +103,6 @@ class RowWriter:
             self._rows.close()
         except Exception:  # nobody waits for this thread's result, but its end must be told
             logger.exception("the index cannot be closed")
-        finally:
-            self._exits.one_has_ended()
 
     def _collect(self) -> tuple[list[RowChange], bool]:
         batch: list[RowChange] = []

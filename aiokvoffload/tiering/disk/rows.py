@@ -124,6 +124,20 @@ class RowStore:
             self._connection.execute(f"PRAGMA journal_size_limit = {_WAL_PAGES * _PAGE_BYTES}")
             undo.pop_all()
 
+    def open_reader(self) -> sqlite3.Connection:
+        """Another connection, for a thread that reads while this one writes; it has opened all that it needs for that.
+
+        Raises:
+            TierError: it cannot be opened, for want of file descriptors say.
+        """
+        connection = connect(self.path)
+        try:
+            connection.execute("SELECT COUNT(*) FROM store").fetchone()
+        except sqlite3.Error as error:
+            connection.close()
+            raise unreadable(self.path, error) from error
+        return connection
+
     def drop_senseless(self, pools: Sequence[DiskPool], max_rank: int) -> None:
         """Delete rows that are not such as are written here, or are of slots that their pool has not, or no more.
 

@@ -13,6 +13,7 @@ import numpy as np
 from aiokvoffload.base import CachePolicy, OffloadKey, Residents
 from aiokvoffload.cache.chunk_cache import ChunkCache
 from aiokvoffload.cache.pool import Held
+from aiokvoffload.errors import InternalError
 from aiokvoffload.tiering.disk.checksum import CHECKSUM_BYTES
 from aiokvoffload.tiering.disk.rows import ChainRun
 
@@ -121,13 +122,16 @@ class SlotCache(ChunkCache):
 
         Returns:
             The keys that became readable, head first.
+
+        Raises:
+            InternalError: the policy declines keys for which there are slots; none of them became readable.
         """
         if not self._is_sound(run):
             run = self._sound_part(run)
         if run.keys:
+            self._order(run, chain_number)
             self.pool.adopt(run.keys, run.slots)
             self.set_checksums(run.slots, run.checksums)
-            self._policy.place(run.keys, run.slots, chain_number)
         return run.keys
 
     def retire_unread(self, count: int) -> Sequence[int]:
@@ -146,6 +150,14 @@ class SlotCache(ChunkCache):
 
     def __repr__(self) -> str:
         return f"SlotCache({self.pool!r}, {self.retiring_count} retiring, {self.unread_count} unread, {self._policy!r})"
+
+    def _order(self, run: ChainRun, chain_number: int) -> None:
+        """Put adopted keys into the policy's order; before they have slots, which nobody takes back if it fails."""
+        keys, room = run.keys, len(run.keys)
+        admission = self._policy.admit(keys, room, frozenset(), chain_number, may_decline=False)
+        if admission is None or admission.accepted != room:
+            raise InternalError(f"{self._policy!r} declined keys of an earlier run, for which there are slots")
+        self._policy.place(keys, run.slots, chain_number)
 
     def _is_sound(self, run: ChainRun) -> bool:
         """Whether all keys of a run can be adopted, as nearly always."""

@@ -49,7 +49,7 @@ class SlotFile:
 
     def __init__(self, path: Path, size_bytes: int, identity: str, calls: DiskCalls) -> None:
         self.path, self._calls = path, calls
-        is_new = not path.exists()
+        is_new = not os.path.lexists(path)
         header = identity.encode().ljust(PAGE_BYTES, b"\0")
         try:
             self.descriptor, self.is_direct = _open_probed(path, header, calls)

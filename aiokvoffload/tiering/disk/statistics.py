@@ -34,7 +34,8 @@ class DiskStatistics:
             read yet.
         is_direct: whether the page cache is bypassed everywhere.
         recovering: whether rows of an earlier run are still being read.
-        trouble: why the index cannot be written now, and nothing is stored; empty if it can.
+        trouble: why the index cannot be written now, and nothing is stored, or else why it cannot be read to its end
+            now; empty if it can.
         calls_in_flight: stores, loads and resets that have not returned.
         waiting_loads: jobs of I/O threads that none has taken yet.
         waiting_stores: the same for stores.

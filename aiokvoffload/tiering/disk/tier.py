@@ -21,7 +21,7 @@ from aiokvoffload.tiering.arguments import TierArguments
 from aiokvoffload.tiering.disk.blocking import in_thread
 from aiokvoffload.tiering.disk.calls import DiskCalls, QueuedCalls
 from aiokvoffload.tiering.disk.config import DiskConfig
-from aiokvoffload.tiering.disk.live import LiveDisk, close_opened
+from aiokvoffload.tiering.disk.live import LiveDisk, close_opened, owner_of
 from aiokvoffload.tiering.disk.opening import open_disk
 from aiokvoffload.tiering.disk.rows import MAX_KEY_BYTES
 from aiokvoffload.tiering.disk.shelf import Shelf
@@ -60,13 +60,24 @@ class DiskTier(SecondaryTier):
         self._closing = asyncio.Lock()
 
     async def open(self) -> None:
-        """Open the directories and serve; rows of an earlier run become known in the background."""
+        """Open the directories and serve; rows of an earlier run become known in the background.
+
+        Raises:
+            TierError: a directory cannot be used, or the system gives too few threads; nothing is left open. Or the
+                tier was opened before.
+        """
         if self._live is not None:
             raise TierError(f"tier {self.name!r} was opened before: make another one")
         opening = partial(open_disk, self._config, self._shape, self._calls)
-        opened = await in_thread("aiokvoffload-disk-open", opening, undo=close_opened)
-        self._live = LiveDisk(self._config, opened, self._calls, self._events)
-        self._is_open = True
+        owner = owner_of(self._config)
+        opened = await in_thread("aiokvoffload-disk-open", opening, undo=close_opened, owner=owner)
+        live = LiveDisk(self._config, opened, self._calls, self._events)
+        try:
+            live.start()
+        except BaseException:
+            await live.wait_ended()
+            raise
+        self._live, self._is_open = live, True
 
     async def wait_recovered(self) -> None:
         """Return once every row of an earlier run is known; nobody needs to wait.

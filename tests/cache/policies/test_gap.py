@@ -1,3 +1,5 @@
+import pytest
+
 from aiokvoffload.base import CachePolicy, Residents
 from aiokvoffload.cache.policies.gap import GAPPolicy
 from aiokvoffload.cache.policies.gittins import NUM_BUCKETS
@@ -40,6 +42,14 @@ class TestGAPPolicy(CachePolicyContract):
         policy._model.values = [[0.1] * NUM_BUCKETS, [0.2] * NUM_BUCKETS, *policy._model.values[2:]]
         assert model.admit(make_keys(100)) is None
         assert len(model.slots) == 32
+
+    def test_what_was_not_admitted_is_not_placed_with_what_is_known_of_other_keys(self) -> None:
+        policy = GAPPolicy(PlainResidents(32))
+        policy.admit(make_keys(1, 2), 32, frozenset(), 0)
+        policy.place(make_keys(1, 2), [0, 1], 0)
+        with pytest.raises(ValueError, match="shorter"):
+            policy.place(make_keys(3, 4), [2, 3], 1)
+        assert list(policy.export().values()) == make_keys(2, 1)
 
     def test_a_missing_head_is_worth_what_lies_behind_it_and_goes_before_it(self) -> None:
         residents = PlainResidents(32)

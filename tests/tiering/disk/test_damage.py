@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import random
 import shutil
 import sqlite3
@@ -14,6 +15,7 @@ from aiokvoffload.base import EventKind, LoadOutcome, RemovalReason, StoreOutcom
 from aiokvoffload.errors import TierError
 from aiokvoffload.testing.tier import tier_keys
 from aiokvoffload.tiering.disk.layout import HEADER_BYTES
+from tests.tiering.disk.calls import ScriptedCalls
 from tests.tiering.disk.rig import CHUNK_BYTES, disk_rig
 
 LOADED, MISS, CORRUPT = LoadOutcome.LOADED, LoadOutcome.MISS, LoadOutcome.CORRUPT
@@ -224,6 +226,23 @@ async def test_foreign_files_are_refused_and_left_alone(filled: Path, spoil: Cal
     after = await asyncio.to_thread(_contents, filled)
     assert after[DATA] == before[DATA]
     assert after[INDEX] == before[INDEX]
+
+
+@pytest.mark.parametrize("target", ["chunks-0.data", "/dev/full/chunks", "n" * 300])
+async def test_a_link_that_leads_nowhere_is_refused_by_name(tmp_path: Path, target: str) -> None:
+    await asyncio.to_thread((tmp_path / "chunks-0.data").symlink_to, target)
+    with pytest.raises(TierError, match=r"chunks-0\.data cannot be used: .*remove it"):
+        await disk_rig(tmp_path).tier.open()
+
+
+async def test_a_link_to_a_file_that_cannot_be_reserved_is_not_removed(tmp_path: Path) -> None:
+    calls = ScriptedCalls()
+    calls.allocate_error = errno.ENOSPC
+    link = tmp_path / "chunks-0.data"
+    await asyncio.to_thread(link.symlink_to, tmp_path / "elsewhere")
+    with pytest.raises(TierError, match="cannot reserve"):
+        await disk_rig(tmp_path, calls=calls).tier.open()
+    assert await asyncio.to_thread(link.is_symlink)
 
 
 async def test_the_file_of_another_directory_is_refused(tmp_path: Path) -> None:

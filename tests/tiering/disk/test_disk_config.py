@@ -28,6 +28,8 @@ from aiokvoffload.tiering.disk.config import DiskConfig
         ({"disk_bytes": 0}, "disk_bytes must be a whole number above 0"),
         ({"namespace": ""}, "namespace must be text"),
         ({"threads": 0}, "threads must be a whole number above 0"),
+        ({"threads": 1025}, "threads must be at most 1024, got 1025"),
+        ({"threads": 2**70}, "threads must be at most 1024"),
         ({"verify": 1}, "verify must be True or False, got 1"),
         ({"close_timeout_s": -1}, "close_timeout_s must be a number above 0"),
         ({"max_pending_stores": 0}, "max_pending_stores"),

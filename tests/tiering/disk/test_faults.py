@@ -203,6 +203,39 @@ class TestOpening:
         assert await rig.store(1) == [STORED]
         await rig.tier.aclose()
 
+    async def test_a_refused_opening_leaves_no_file_open(self, tmp_path: Path) -> None:
+        """Though the files of the pools before the one that is refused were open."""
+        await asyncio.to_thread((tmp_path / "chunks-1.data").write_bytes, b"somebody else's")
+        config = DiskConfig(directories=(tmp_path,), disk_bytes=1 << 20, namespace="tests")
+        before = await asyncio.to_thread(os.listdir, "/proc/self/fd")
+        for _ in range(3):
+            with pytest.raises(TierError, match=r"chunks-1\.data is another tier's"):
+                await DiskTier(config, TierShape((4096, 8192), 1)).open()
+        assert len(await asyncio.to_thread(os.listdir, "/proc/self/fd")) == len(before)
+
+    @pytest.mark.parametrize("given", range(5))
+    async def test_too_few_threads_are_a_clear_error_and_everything_is_given_back(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int
+    ) -> None:
+        """Of five: one that opens, two that read and write, and one each that reads and writes rows."""
+        start, left = threading.Thread.start, given
+
+        def start_some(thread: threading.Thread) -> None:
+            nonlocal left
+            if not left:
+                raise RuntimeError("can't start new thread")
+            left -= 1
+            start(thread)
+
+        rig = disk_rig(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start_some)
+            with pytest.raises(TierError, match=f"tier 'disk' in {tmp_path}: thread .* cannot be started"):
+                await rig.tier.open()
+        await rig.tier.aclose()
+        async with rig:
+            assert await rig.store(1) == [STORED]
+
     async def test_a_budget_for_less_than_two_slots_is_refused(self, tmp_path: Path) -> None:
         config = DiskConfig(directories=(tmp_path,), disk_bytes=4096, namespace="tests")
         with pytest.raises(ConfigError, match="disk_bytes=4096 leaves 0 slots"):

@@ -1,16 +1,27 @@
 """Threads for what blocks: loads before stores, none lost, none kept waiting by another's exception."""
 
 import threading
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from aiokvoffload.errors import TierError
 from aiokvoffload.tiering.disk.io_threads import ExitCount, IoThreads
+
+
+def started(num_threads: int, when_all_have_ended: Callable[[], None]) -> IoThreads:
+    exits = ExitCount("tests", when_all_have_ended)
+    threads = IoThreads(num_threads)
+    threads.start(exits)
+    exits.all_are_started()
+    return threads
 
 
 def test_a_load_overtakes_stores_that_wait() -> None:
     """Fault 26."""
     ended, gate, done = threading.Event(), threading.Event(), list[str]()
-    threads = IoThreads(1, ExitCount(1, ended.set))
+    threads = started(1, ended.set)
 
     def store_slowly() -> None:
         gate.wait()
@@ -34,7 +45,7 @@ def test_a_job_that_raises_ends_no_thread(error: type[BaseException], caplog: py
         raise error
 
     ended, done = threading.Event(), list[int]()
-    threads = IoThreads(1, ExitCount(1, ended.set))
+    threads = started(1, ended.set)
     threads.load(fail)
     threads.load(lambda: done.append(1))
     threads.stop()
@@ -43,8 +54,39 @@ def test_a_job_that_raises_ends_no_thread(error: type[BaseException], caplog: py
 
 
 def test_whatever_all_threads_use_is_closed_by_the_last_one() -> None:
-    closed: list[bool] = []
-    exits = ExitCount(3, lambda: closed.append(True))
-    for expected in ([], [], [True]):
-        exits.one_has_ended()
-        assert closed == expected
+    closed, gates = threading.Event(), [threading.Event() for _ in range(2)]
+    exits = ExitCount("tests", closed.set)
+    for gate in gates:
+        exits.start("gated", partial(_wait, gate))
+    exits.all_are_started()
+    gates[0].set()
+    assert not closed.wait(0.02)
+    gates[1].set()
+    closed.wait()
+
+
+def test_what_no_thread_uses_yet_is_not_closed_before_all_are_started() -> None:
+    closed = threading.Event()
+    exits = ExitCount("tests", closed.set)
+    exits.start("short", lambda: None)
+    assert not closed.wait(0.02)
+    exits.all_are_started()
+    closed.wait()
+
+
+def test_a_thread_that_the_system_does_not_give_is_told_and_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    closed = threading.Event()
+    exits = ExitCount("tier 'x' in /mnt/a", closed.set)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(TierError, match=r"tier 'x' in /mnt/a: thread .* cannot be started: .*; lower DiskConfig"):
+            IoThreads(3).start(exits)
+    exits.all_are_started()
+    assert closed.is_set()
+
+
+def _wait(gate: threading.Event) -> None:
+    gate.wait()

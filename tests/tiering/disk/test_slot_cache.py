@@ -1,7 +1,15 @@
 """Slots outlive their keys: what was evicted is free again only when its row is gone."""
 
+from collections.abc import Sequence, Set
+
+import pytest
+
+from aiokvoffload.base import Admission, OffloadKey
+from aiokvoffload.cache.making import policy_maker
 from aiokvoffload.cache.policies.lru import LRUPolicy
 from aiokvoffload.cache.pool import Held
+from aiokvoffload.errors import InternalError
+from aiokvoffload.registry import BUILTIN
 from aiokvoffload.testing.tier import tier_keys
 from aiokvoffload.tiering.disk.rows import ChainRun
 from aiokvoffload.tiering.disk.slot_cache import Reserved, SlotCache
@@ -71,5 +79,43 @@ def test_of_a_run_only_what_is_absent_and_in_an_unread_slot_is_adopted() -> None
     run = ChainRun(0, 0, keys, slots, [bytes([number] * 16) for number in range(6)])
     assert cache.adopt(run, 1) == tier_keys(8, 6)
     assert cache.checksums([1, 4]) == [bytes([4] * 16), bytes([3] * 16)]
+    assert cache.unread_count == 2
+    cache.check_integrity([], [])
+
+
+def run_of(*numbers: int, slots: Sequence[int]) -> ChainRun:
+    return ChainRun(0, 0, tier_keys(*numbers), slots, [bytes(16)] * len(numbers))
+
+
+@pytest.mark.parametrize("policy", BUILTIN["policies"])
+def test_what_is_adopted_leaves_in_the_order_in_which_it_was_stored(policy: str) -> None:
+    cache = SlotCache(32, policy_maker(policy))
+    cache.hold_unread(range(8))
+    store(cache, 20, 21, 22, chain=0)  # as many as are adopted at a time: what is known of one is not the other's
+    cache.adopt(run_of(1, 2, 3, slots=(0, 1, 2)), 1)
+    cache.adopt(run_of(4, slots=(3,)), 1)
+    cache.adopt(run_of(11, 12, 13, slots=(4, 5, 6)), 2)
+    cache.check_integrity([], [])
+    assert cache.first_to_leave(10) == tier_keys(22, 21, 20, 4, 3, 2, 1, 13, 12, 11)
+
+
+@pytest.mark.parametrize("accepted", [0, 1])
+def test_a_policy_that_declines_what_a_restart_found_leaves_pool_and_order_in_step(accepted: int) -> None:
+    class Reluctant(LRUPolicy):
+        def admit(
+            self,
+            keys: Sequence[OffloadKey],
+            room: int,
+            protected: Set[OffloadKey],
+            chain: int,
+            *,
+            may_decline: bool = True,
+        ) -> Admission | None:
+            return Admission(accepted, (), ()) if accepted else None
+
+    cache = SlotCache(8, Reluctant)
+    cache.hold_unread([1, 2])
+    with pytest.raises(InternalError, match="declined"):
+        cache.adopt(run_of(1, 2, slots=(1, 2)), 0)
     assert cache.unread_count == 2
     cache.check_integrity([], [])
