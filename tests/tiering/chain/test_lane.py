@@ -201,3 +201,45 @@ async def test_a_close_says_what_it_left() -> None:
     stage.tier.release()
     await settle()
     assert stage.returned == [2, 1]
+
+
+async def test_what_has_ended_by_the_time_that_a_loop_wakes_late_is_not_left() -> None:
+    stage = LaneStage()
+    await stage.tier.open()
+    stage.tier.hold()
+    stage.lane.store(stage.call(1))
+    closing = asyncio.create_task(stage.lane.aclose(5.0))
+    await settle()
+    stage.tier.release()
+    stage.clock.advance(60.0)
+    assert await closing == ""
+    assert stage.ended == [(1, "stored")]
+
+
+async def test_a_call_that_has_returned_by_the_time_that_a_loop_wakes_late_was_in_time(stage: LaneStage) -> None:
+    stage.tier.hold()
+    stage.lane.load(stage.call(1))
+    await settle()
+    stage.tier.release()
+    stage.clock.advance(60.0)
+    await stage.until_idle()
+    assert stage.ended == [(1, "miss")]
+    assert (stage.lane.serving, stage.lane.late) == (True, 0)
+
+
+async def test_a_close_that_could_not_go_on_while_the_loop_did_not_has_a_moment_more() -> None:
+    stage = LaneStage()
+    await stage.tier.open()
+    going_on = asyncio.Event()
+
+    async def close_slowly() -> None:
+        await going_on.wait()
+
+    stage.tier.aclose = close_slowly  # type: ignore[method-assign]
+    closing = asyncio.create_task(stage.lane.aclose(5.0))
+    await settle()
+    stage.clock.advance(60.0)
+    await settle(100)
+    assert not closing.done()
+    going_on.set()
+    assert await closing == ""
