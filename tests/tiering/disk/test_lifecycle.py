@@ -203,7 +203,6 @@ class TestClose:
         rig = disk_rig(tmp_path, close_timeout_s=0.05)
         await rig.tier.open()
         await rig.tier.wait_recovered()
-        storing = asyncio.create_task(rig.store(*range(8)))
         closing = asyncio.create_task(rig.tier.aclose())
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -211,7 +210,6 @@ class TestClose:
         while time.monotonic() < late_s:  # not asleep, for which tests are told off
             pass
         await closing
-        await asyncio.wait([storing])
 
     async def test_an_opened_tier_is_not_opened_again(self, tmp_path: Path) -> None:
         async with disk_rig(tmp_path) as rig:
