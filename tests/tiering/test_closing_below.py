@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -207,8 +208,9 @@ async def test_a_close_whose_tier_hangs_ends_at_its_time_out_and_counts_what_nev
     stage = DeepStage(close_timeout_s=10.0)
     service = await owing(stage)
     closing = await begin_close(service)
-    stage.clock.advance(9.9)
-    await settle()
+    for seconds in (8.0, 1.9):
+        stage.clock.advance(seconds)
+        await settle()
     assert not closing.done()
     stage.clock.advance(0.1)
     with pytest.raises(AbandonedError, match=r"tier 'tier-0': 2 calls, its close"):
@@ -219,6 +221,29 @@ async def test_a_close_whose_tier_hangs_ends_at_its_time_out_and_counts_what_nev
     await settle()
     assert fates(stage.figures) == NUM_OWED
     stage.check()
+
+
+async def test_a_close_whose_loop_is_late_abandons_nothing_that_has_ended() -> None:
+    stage = DeepStage(close_timeout_s=10.0)
+    service = await owing(stage)
+    closing = await begin_close(service)
+    stage.tier.release()
+    stage.clock.advance(60.0)
+    await closing
+    assert fates(stage.figures) == NUM_OWED
+    assert not stage.worker.keeps_memory
+    stage.check()
+
+
+async def test_a_tier_that_is_idle_has_time_to_close_where_the_loop_was_late() -> None:
+    stage = DeepStage(close_timeout_s=10.0)
+    service = await owing(stage)
+    closing = await begin_close(service)
+    stage.tier.release()
+    stage.tier.aclose = partial(asyncio.sleep, 0.02)  # type: ignore[method-assign]
+    stage.clock.advance(60.0)
+    await closing
+    assert not stage.worker.keeps_memory
 
 
 async def test_a_tier_that_fails_during_a_close_ends_it_at_once() -> None:

@@ -31,7 +31,8 @@ async def close_link(link: Link, manager: TieringOffloadingManager, *, clock: Cl
     lane.stop()
     if dropped := link.counts.dropped_at_close + manager.count_dropped(name).at_close:
         logger.warning("tier %s: the close had no time for %d keys that were to go down", name, dropped)
-    return await lane.aclose(began_s + timeout_s)
+    # The tier has its share also where the loop was kept from its work until the time was over.
+    return await lane.aclose(max(began_s + timeout_s, clock.now_s() + (1 - _DRAIN_SHARE) * timeout_s))
 
 
 async def close_all(tiers: Sequence[SecondaryTier]) -> None:

@@ -23,6 +23,9 @@ from aiokvoffload.tiering.config import TierConfig
 
 logger = logging.getLogger(__name__)
 
+_LAST_WORDS_S = 0.5
+"""For a tier's close during which the loop was kept from its work until the time was over."""
+
 _Call = Callable[[Sequence[OffloadKey], Sequence[ChunkViews]], Awaitable[Sequence[Any]]]
 
 
@@ -172,7 +175,8 @@ class TierLane:
         left = [f"{self.late or len(self._calls)} calls"] if not self.idle else []
         closing = asyncio.ensure_future(self.tier.aclose())
         closing.add_done_callback(_error_of)
-        if not await returned_in_time(closing, self._clock, max(deadline_s, self._clock.now_s())):
+        deadline_s = max(deadline_s, self._clock.now_s())
+        if not await returned_in_time(closing, self._clock, deadline_s, grace_s=_LAST_WORDS_S):
             left.append("its close")
         elif (error := _error_of(closing)) is not None:
             left.append(f"{error}")

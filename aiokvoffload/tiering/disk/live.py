@@ -50,6 +50,7 @@ class LiveDisk:
         shelves: the pools; to be read only.
         recovered: set once all rows of an earlier run are known.
         stopping: whether `stop` was called.
+        has_ended: whether every thread has ended, as the last one says; the loop may not have heard of it.
     """
 
     def __init__(self, config: DiskConfig, opened: OpenedDisk, calls: DiskCalls, events: EventLog) -> None:
@@ -57,7 +58,7 @@ class LiveDisk:
         self._handover = Handover()
         self._handover.bind(asyncio.get_running_loop())
         self.recovered, self._ended = asyncio.Event(), asyncio.Event()
-        self.stopping = False
+        self.stopping = self.has_ended = False
         self._pile = DiscardPile()
         self._resets: set[asyncio.Future[None]] = set()
         self._exits = ExitCount(owner_of(config), self._release)
@@ -206,6 +207,7 @@ class LiveDisk:
         try:
             close_opened(self._opened)
         finally:
+            self.has_ended = True
             self._handover.post(self._ended.set)
 
     def _wake(self) -> None:

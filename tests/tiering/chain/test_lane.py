@@ -201,3 +201,58 @@ async def test_a_close_says_what_it_left() -> None:
     stage.tier.release()
     await settle()
     assert stage.returned == [2, 1]
+
+
+def end_in_some_passes(stage: LaneStage) -> asyncio.Event:
+    """Calls wait for the event, and take some passes of the loop from there to their end, as a real tier's do."""
+    gate = asyncio.Event()
+
+    async def move(keys: Sequence[Any], views: Sequence[Any]) -> Sequence[Any]:
+        await gate.wait()
+        await settle(10)
+        return [StoreOutcome.STORED] * len(keys)
+
+    stage.tier.store = stage.tier.load = move  # type: ignore[method-assign]
+    return gate
+
+
+async def test_what_has_ended_by_the_time_that_a_loop_wakes_late_is_not_left() -> None:
+    stage = LaneStage()
+    await stage.tier.open()
+    gate = end_in_some_passes(stage)
+    stage.lane.store(stage.call(1))
+    closing = asyncio.create_task(stage.lane.aclose(5.0))
+    await settle()
+    gate.set()
+    stage.clock.advance(60.0)
+    assert await closing == ""
+    assert stage.ended == [(1, "stored")]
+
+
+async def test_a_call_that_has_returned_by_the_time_that_a_loop_wakes_late_was_in_time(stage: LaneStage) -> None:
+    gate = end_in_some_passes(stage)
+    stage.lane.load(stage.call(1))
+    await settle()
+    gate.set()
+    stage.clock.advance(60.0)
+    await stage.until_idle()
+    assert stage.ended == [(1, "stored")]
+    assert (stage.lane.serving, stage.lane.late) == (True, 0)
+
+
+async def test_a_close_that_could_not_go_on_while_the_loop_did_not_has_a_moment_more() -> None:
+    stage = LaneStage()
+    await stage.tier.open()
+    going_on = asyncio.Event()
+
+    async def close_slowly() -> None:
+        await going_on.wait()
+
+    stage.tier.aclose = close_slowly  # type: ignore[method-assign]
+    closing = asyncio.create_task(stage.lane.aclose(5.0))
+    await settle()
+    stage.clock.advance(60.0)
+    await settle(100)
+    assert not closing.done()
+    going_on.set()
+    assert await closing == ""

@@ -6,6 +6,7 @@ import random
 import sqlite3
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,6 +195,21 @@ class TestClose:
         rig.tier.check_integrity()
         (pool,) = rig.tier.statistics().pools
         assert pool.free + pool.evictable == pool.capacity
+
+    @pytest.mark.parametrize("turns", range(5))
+    async def test_a_close_that_is_over_before_a_late_loop_hears_of_it_abandons_nothing(
+        self, tmp_path: Path, turns: int
+    ) -> None:
+        rig = disk_rig(tmp_path, close_timeout_s=0.05)
+        await rig.tier.open()
+        await rig.tier.wait_recovered()
+        closing = asyncio.create_task(rig.tier.aclose())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        late_s = time.monotonic() + 0.3
+        while time.monotonic() < late_s:  # not asleep, for which tests are told off
+            pass
+        await closing
 
     async def test_an_opened_tier_is_not_opened_again(self, tmp_path: Path) -> None:
         async with disk_rig(tmp_path) as rig:
