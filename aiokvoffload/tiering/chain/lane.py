@@ -63,7 +63,7 @@ class TierLane:
         self.loaded, self.stored = CallCounts(), CallCounts()
         self._config, self._clock, self._on_serving = config, clock, on_serving
         self._closing = self._closed = self._owes_reset = False
-        self._resets = 0
+        self._resets = self._lost = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._probing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -188,7 +188,7 @@ class TierLane:
         return self.queues.idle and not self.late
 
     async def _wait_idle(self, is_owed: Callable[[], bool]) -> None:
-        while self._resets or not self.idle or is_owed():
+        while self._resets or not self.queues.idle or self.late > self._lost or is_owed():
             self._changed.clear()
             await self._changed.wait()
 
@@ -280,12 +280,15 @@ class TierLane:
         call.on_settled(CallEnd.LATE, None)
         self._take_all_out(f"a call of {len(call.keys)} keys did not return in {timeout_s} s")
         await asyncio.wait([running])
-        if not running.cancelled():
+        if running.cancelled():
+            self._lost += 1
+        else:
             _error_of(running)
             self.late -= 1
 
     def _lose(self, call: TierCall) -> None:
         self.late += 1
+        self._lost += 1  # nobody hears of its return, for which nothing need wait
         call.on_settled(CallEnd.LATE, None)
         self._take_all_out("a call of it was cancelled from outside: its buffers are never used again")
 

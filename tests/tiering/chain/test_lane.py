@@ -256,3 +256,22 @@ async def test_a_close_that_could_not_go_on_while_the_loop_did_not_has_a_moment_
     assert not closing.done()
     going_on.set()
     assert await closing == ""
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_close_waits_for_no_call_whose_task_was_cancelled(stage: LaneStage, is_late: bool) -> None:
+    """I2: nobody hears of its return, so its buffers are left; a close that waited for it took all its time-out."""
+    stage.tier.hold()
+    others = asyncio.all_tasks()
+    stage.lane.store(stage.call(0))
+    await settle()
+    if is_late:
+        stage.clock.advance(31.0)
+        await settle()
+    for task in asyncio.all_tasks() - others:
+        task.cancel()
+    await settle()
+    stage.tier.release()
+    assert await asyncio.wait_for(stage.lane.aclose(stage.clock.now_s() + 1000), 5) == "tier 'memory': 1 calls"
+    assert stage.returned == []
+    assert not stage.lane.idle
