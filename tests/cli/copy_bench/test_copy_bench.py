@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,6 +63,20 @@ async def test_every_engine_is_measured_and_verified_in_every_order_and_directio
         "direct",
         "torch",
     }
+
+
+async def test_a_stream_whose_thread_is_late_makes_no_copy_faster() -> None:
+    """On the host the beginning was when the thread got to its mark: by then the jobs had ended."""
+    late_s = 0.1
+    device = open_device("host")
+    options = CopyOptions(**SMALL)  # type: ignore[arg-type] # options by name
+    memory = BenchMemory(device, options, options.shapes[0], await random_tensors(device, options, options.shapes[0]))
+    runner = measure.Runner(memory, options.job_bytes, options.jobs)
+    device.enqueue(runner._stream, lambda: time.sleep(late_s))
+    sample = await runner.once(Ways.D2H)
+    await memory.aclose()
+    device.close()
+    assert sample.gigabytes_per_s * 1e9 <= options.jobs * options.job_bytes / (0.9 * late_s)
 
 
 @pytest.mark.parametrize("turn_bytes", [0, 64 << 10])
