@@ -119,9 +119,8 @@ async def test_a_cancelled_ceiling_copies_no_more(monkeypatch: pytest.MonkeyPatc
         assert (measuring.cancelled(), calls, int(ceiling._hosts[0].max())) == (True, [Ways.D2H], 1)
 
 
-async def test_what_a_model_loses_is_measured_beside_the_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GEMM_SIZE", "GEMV_ROWS", "GEMV_COLUMNS"):
-        monkeypatch.setattr(f"aiokvoffload.cli.copy_bench.compute.{name}", 64)
+async def test_what_a_model_loses_is_measured_beside_the_copies() -> None:
+    """With products that a processor can make: those of a GPU took it hours."""
     (figures,) = await figures_of(ways=(Ways.BOTH,), compute=True)
     assert figures.gemm_slowdown is not None
     assert figures.gemv_slowdown is not None
