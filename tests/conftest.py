@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -19,6 +20,10 @@ from tests.forked import Forks
 if not torch.cuda.is_available():
     # Read by Triton when the kernel's module is imported, which nothing has done by now.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Whoever was started in the background by a script has it so, and passes it on: no Ctrl-C would reach any program.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # As the command does: on few cores the threads of a pool wait for each other, and the loop for them.
 torch.set_num_threads(1)

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -21,6 +22,8 @@ COMMAND = "from aiokvoffload.cli.main import main; sys.exit(main())"
 """As a program: the command, which takes the program's arguments."""
 END_S = 30
 """How long a process may take to end after it has closed its output."""
+LONGEST_S = 110
+"""Then it is killed, before its test is given up: threads that read what it says would go on and on."""
 PRELOADED = (
     "aiokvoffload.cli.app",
     "aiokvoffload.cli.demo.show",
@@ -74,10 +77,14 @@ class Forks:
         with stdout, stderr:
             with child_stdout, child_stderr:
                 process.start()
+            too_long = threading.Timer(LONGEST_S, process.kill)
+            too_long.start()
             with _text(stdout) as shown, _text(stderr) as said:
                 try:
                     yield Child(process, shown, said)
                 finally:
+                    too_long.cancel()
+                    too_long.join()
                     process.kill()
                     process.join()
                     process.close()

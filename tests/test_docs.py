@@ -1,5 +1,7 @@
 import ast
+import builtins
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,35 @@ def test_every_piece_of_code_parses_and_imports_what_exists(page: Path) -> None:
         tree = compile(code, page.name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
         exec("\n".join(map(ast.unparse, imports)), {})  # noqa: S102 - the documentation's own code
+
+
+def missing_names(code: str) -> set[str]:
+    """What the code reads and neither binds nor imports, wherever in it."""
+    nodes = list(ast.walk(compile(code, "page", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {name.id for name in names if not isinstance(name.ctx, ast.Load)} | set(dir(builtins))
+    for node in nodes:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.arg(arg=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=other):
+                bound.add(other or name.partition(".")[0])
+    return {name.id for name in names} - bound
+
+
+@pytest.mark.parametrize("page", [page for page in DOCS if page.parent.name == "docs"], ids=lambda page: page.name)
+def test_every_piece_of_code_has_the_names_that_it_uses(page: Path) -> None:
+    """Who copies it gets no `NameError`. README shows the inside of a coroutine."""
+    assert [missing_names(code) for code in blocks(page) if missing_names(code)] == []
+
+
+def test_the_reference_names_every_field_of_a_result() -> None:
+    reference = (ROOT / "docs" / "reference.md").read_text()
+    for record in (aiokvoffload.LoadResult, aiokvoffload.StoreResult, aiokvoffload.ResetResult):
+        section = reference.split(f"### `{record.__name__}`\n")[1].split("\n### ")[0]
+        assert not [field.name for field in fields(record) if f"`{field.name}`" not in section]
 
 
 def test_the_reference_names_everything_public() -> None:

@@ -2,9 +2,11 @@
 
 import os
 import signal
+from pathlib import Path
 
 import aiokvoffload
 from tests.forked import COMMAND, Forks, without
+from tests.started import started
 
 
 def test_a_program_has_arguments_streams_and_a_status(forks: Forks) -> None:
@@ -23,6 +25,18 @@ def test_a_signal_ends_it_and_nobody_else(forks: Forks) -> None:
         assert int(child.stdout.readline()) != os.getpid()
         child.send_signal(signal.SIGTERM)
         assert child.wait().returncode == -signal.SIGTERM
+
+
+def test_ctrl_c_arrives_although_whoever_started_the_tests_had_it_ignored() -> None:
+    """As a shell's script does with what it does not wait for: tests and their programs waited for an end in vain."""
+    code = "import signal, tests.conftest; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    program = f"""
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, "-c", {code!r}])
+"""
+    with started("-c", program, cwd=Path(__file__).parents[1]) as process:
+        assert process.communicate(timeout=60) == ("True\n", "")
 
 
 def test_what_is_not_installed_is_missing_in_our_modules_too(forks: Forks) -> None:

@@ -116,12 +116,13 @@ class EventBus:
             policy: what becomes of this subscriber when it is slow.
             max_pending: records that it may lag behind; by default, and at most, as many as are kept, and half of them
                 where transfers wait for it.
-            after: begin behind this record; what is not kept any more is a gap. By default, with the next event.
+            after: begin behind this record; what is not kept any more, or has been before this bus began, is a gap. By
+                default, with the next event.
             media: only events of these kinds of storage; numbers that are left out then are not missed.
             name: for statistics; figures of those without one are told by number.
 
         Raises:
-            ArgumentError: the bound is out of its range, there was no such record yet, or what is given is none.
+            ArgumentError: the bound is out of its range, `after` is above `latest`, or what is given is none.
             ClosedError: the bus is closed.
         """
         if self._closed:

@@ -13,7 +13,10 @@ ResultT = TypeVar("ResultT")
 
 
 class Handle(Generic[ResultT]):
-    """One accepted load or store. Awaiting it gives its result; cancelling whoever awaits changes nothing else (I2)."""
+    """One accepted load or store. Awaiting it gives its result; cancelling whoever awaits changes nothing else (I2).
+
+    It is no coroutine: `asyncio.ensure_future` makes a task of it, `create_task` does not.
+    """
 
     def __init__(self, num_workers: int) -> None:
         loop = asyncio.get_running_loop()

@@ -25,6 +25,7 @@ async def test_the_arena_benchmark_measures_the_service_and_torch_in_one_run(mem
     assert 0 < record["open_s"] < record["first_store_s"] <= record["grown_s"]
     assert record["ratio"] == pytest.approx(record["grown_s"] / record["torch_s"])
     assert {"p50", "p99", "max"} == set(record["loop_blocked_us"])
+    assert record["pinned"] is False  # as the title says
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(arena_table(benchmark))
     text = " ".join(console.export_text().split())

@@ -4,8 +4,6 @@ import asyncio
 import json
 import signal
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -21,6 +19,7 @@ from aiokvoffload.metrics import serve_metrics
 from tests.forked import COMMAND, Forks
 from tests.metrics.scene import BLOCK_BYTES, get, used_service
 from tests.service.conftest import keys_of
+from tests.started import started
 
 
 def rendered(seen: TopFigures | None, trouble: str = "") -> str:
@@ -195,13 +194,12 @@ def test_ctrl_c_waits_for_no_answer() -> None:
     """It waited until the server had answered, or been silent for five seconds: one that goes on and on held it up."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         program = f"import sys; from aiokvoffload.cli import scrape; scrape._TIMEOUT_S = 600; {COMMAND}"
-        command = [sys.executable, "-c", program, "top", f"127.0.0.1:{listener.getsockname()[1]}"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:  # noqa: S603
+        with started("-c", program, "top", f"127.0.0.1:{listener.getsockname()[1]}") as process:
             connection, _ = listener.accept()
             with connection:
                 process.send_signal(signal.SIGINT)
                 _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (0, b"")
+    assert (process.returncode, said) == (0, "")
 
 
 def test_the_usage_has_one_pair_of_brackets() -> None:

@@ -9,8 +9,30 @@ import torch
 from aiokvoffload.base import Stream
 from aiokvoffload.device import Device
 
-GEMM_SIZE, GEMM_COUNT = 8192, 24
-GEMV_ROWS, GEMV_COLUMNS, GEMV_COUNT = 32768, 8192, 150
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of the products.
+
+    Attributes:
+        gemm: rows and columns of either matrix.
+        gemms: of them, one after the other.
+        gemv_rows: of the matrix that a vector is multiplied with.
+        gemv_columns: the same.
+        gemvs: of them.
+    """
+
+    gemm: int
+    gemms: int
+    gemv_rows: int
+    gemv_columns: int
+    gemvs: int
+
+
+GPU_SIZES = Sizes(gemm=8192, gemms=24, gemv_rows=32_768, gemv_columns=8192, gemvs=150)
+"""Some thirty milliseconds of each on an H200."""
+HOST_SIZES = Sizes(gemm=512, gemms=8, gemv_rows=2048, gemv_columns=2048, gemvs=8)
+"""Milliseconds to a few tenths of a second: those of a GPU would take a processor minutes, each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +49,20 @@ class Product:
 
 
 def products(device: Device) -> tuple[Product, ...]:
-    """A GEMM (8192 cubed, bfloat16) and a GEMV (half a GiB of matrix), each some thirty milliseconds long."""
+    """A GEMM and a GEMV of bfloat16: bound by arithmetic, and by memory where the matrix is larger than a cache."""
     place = device.torch_device
-    left, right = (torch.randn(GEMM_SIZE, GEMM_SIZE, dtype=torch.bfloat16, device=place) for _ in range(2))
-    matrix = torch.randn(GEMV_ROWS, GEMV_COLUMNS, dtype=torch.bfloat16, device=place)
-    vector = torch.randn(GEMV_COLUMNS, dtype=torch.bfloat16, device=place)
-    product, image = torch.empty_like(left), torch.empty(GEMV_ROWS, dtype=torch.bfloat16, device=place)
+    sizes = HOST_SIZES if place.type == "cpu" else GPU_SIZES
+    left, right = (torch.randn(sizes.gemm, sizes.gemm, dtype=torch.bfloat16, device=place) for _ in range(2))
+    matrix = torch.randn(sizes.gemv_rows, sizes.gemv_columns, dtype=torch.bfloat16, device=place)
+    vector = torch.randn(sizes.gemv_columns, dtype=torch.bfloat16, device=place)
+    product, image = torch.empty_like(left), torch.empty(sizes.gemv_rows, dtype=torch.bfloat16, device=place)
 
     def gemm() -> None:
-        for _ in range(GEMM_COUNT):
+        for _ in range(sizes.gemms):
             torch.mm(left, right, out=product)
 
     def gemv() -> None:
-        for _ in range(GEMV_COUNT):
+        for _ in range(sizes.gemvs):
             torch.mv(matrix, vector, out=image)
 
     return Product("gemm", _in_one_launch(device, gemm)), Product("gemv", _in_one_launch(device, gemv))

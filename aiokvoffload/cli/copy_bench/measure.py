@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from aiokvoffload.base import GPULoadStoreSpec, Stream, Transfer
+from aiokvoffload.base import Event, GPULoadStoreSpec, Stream, Transfer
 from aiokvoffload.cli.blocks import allocating
 from aiokvoffload.cli.copy_bench.compute import products, seconds
 from aiokvoffload.cli.copy_bench.engines import ONE_CALL
@@ -244,7 +244,7 @@ class Runner:
         return await self._copy(await asyncio.to_thread(self._prepare, ways))
 
     async def _copy(self, calls: list[Callable[[], Transfer]]) -> Sample:
-        start = self.device.record(self._stream)
+        start, began_s = self.device.record(self._stream), time.perf_counter()
         transfers, submit_s = [], 0.0
         for call in calls:
             before_s = time.perf_counter()
@@ -258,7 +258,13 @@ class Runner:
             await succeed(transfer)
         await asyncio.to_thread(end.synchronize)
         moved_bytes = len(calls) * self._job_bytes
-        return Sample(moved_bytes / self.device.elapsed_s(start, end) / 1e9, submit_s * 1e6)
+        return Sample(moved_bytes / self._seconds(start, began_s, end) / 1e9, submit_s * 1e6)
+
+    def _seconds(self, start: Event, began_s: float, end: Event) -> float:
+        """On the device; on the host by its clock, as a stream's thread may get to `start` when copies have ended."""
+        if self.device.name == "host":
+            return self.device.completed_at(end) - began_s
+        return self.device.elapsed_s(start, end)
 
     def _prepare(self, ways: Ways) -> list[Callable[[], Transfer]]:
         calls: list[Callable[[], Transfer]] = []

@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 from aiokvoffload.cli.app import app
 from tests.forked import COMMAND, Forks, without
+from tests.started import started
 
 SERVE = ["serve", "--model", "random", "--device", "host"]
 
 
 def test_the_command_serves_on_loopback_until_it_is_interrupted(tmp_path: Path) -> None:
     disk = ["--disk-dir", str(tmp_path), "--disk-bytes", "16MiB"]
-    command = [sys.executable, "-m", "aiokvoffload", *SERVE, "--port", "0", "--cpu-bytes", "16MiB", *disk]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
+    with started("-m", "aiokvoffload", *SERVE, "--port", "0", "--cpu-bytes", "16MiB", *disk) as server:
         assert server.stdout is not None
         line = server.stdout.readline()
         assert line.startswith("serving random at http://127.0.0.1:")
