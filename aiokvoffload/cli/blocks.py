@@ -4,6 +4,7 @@ Knows shapes and who waits for blocks; knows nothing of what the blocks hold or 
 """
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -48,6 +49,12 @@ def allocating(what: str) -> Iterator[None]:
         yield
     except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
         raise ConfigError(f"{what} do not fit into memory") from error
+
+
+def in_short(error: RuntimeError) -> str:
+    """What torch says for people of a lack of memory: one sentence, without the place in its source."""
+    first_line = str(error).partition("\n")[0]
+    return re.sub(r"^\[enforce fail at [^]]*\][^.]*\. ", "", first_line).partition(". ")[0]
 
 
 def as_kv_caches(pool: torch.Tensor) -> CanonicalKVCaches:

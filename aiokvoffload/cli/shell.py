@@ -208,7 +208,7 @@ def choices(kind: type[EnumT], text: str, *, option: str) -> tuple[EnumT, ...]:
         return tuple(kind(value) for value in text.split(","))
     except ValueError as error:
         known = ", ".join(str(member.value) for member in kind)
-        raise ArgumentError(f"{option} must be out of {known}, got {text!r}") from error
+        raise ArgumentError(f"{option} must be among {known}, got {text!r}") from error
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ _UNIT_BYTES = {"": 1, "b": 1} | {
     for power, prefix in enumerate("kmgt", start=1)
     for suffix, base in (("", 1024), ("ib", 1024), ("b", 1000))
 }
+UNITS = "B, KB, MB, GB, TB, KiB, MiB, GiB or TiB"
 MAX_SIZE_BYTES = 1 << 50
 """A PiB: more than a machine has, and far from what numbers of 64 bits hold."""
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
@@ -23,7 +24,7 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     unit_bytes = _UNIT_BYTES.get(match[2].lower()) if match else None
     if match is None or unit_bytes is None:
-        raise ArgumentError(f"size must be a number and a unit (B, KB, KiB, MB, MiB, GB, GiB, ...), got {text!r:.100}")
+        raise ArgumentError(f"size must be a number and a unit ({UNITS}), at most 1024TiB, got {text!r:.100}")
     size_bytes = float(match[1]) * unit_bytes
     if size_bytes > MAX_SIZE_BYTES:
         raise ArgumentError(f"size must be at most {MAX_SIZE_BYTES} bytes, 1024TiB, got {text!r:.100}")

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 import torch
 
-from aiokvoffload.cli.blocks import AllocatorStatistics, BlockAllocator, as_kv_caches, make_pool
+from aiokvoffload.cli.blocks import AllocatorStatistics, BlockAllocator, as_kv_caches, in_short, make_pool
 from aiokvoffload.errors import ArgumentError, ConfigError, InternalError
 
 
@@ -99,3 +99,18 @@ def test_a_chunk_that_is_not_whole_words_of_every_layer_is_an_error(chunk_bytes:
 def test_a_pool_that_no_memory_can_hold_is_a_clear_error() -> None:
     with pytest.raises(ConfigError, match="do not fit into memory"):
         make_pool(torch.device("cpu"), num_tensors=4, num_blocks=1 << 40, chunk_bytes=1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+            "allocate 65 bytes. Error code 12 (Cannot allocate memory)\nat ...",
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 65 bytes",
+        ),
+        ("CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has", "CUDA out of memory"),
+    ],
+)
+def test_what_torch_says_of_a_lack_of_memory_is_one_sentence(said: str, shown: str) -> None:
+    assert in_short(RuntimeError(said)) == shown

@@ -35,3 +35,8 @@ def test_what_is_not_a_size_is_named(text: str) -> None:
     with pytest.raises(ArgumentError, match="size must be") as caught:
         parse_size(text)
     assert repr(text) in str(caught.value)
+
+
+def test_who_writes_a_unit_that_there_is_not_is_told_all_and_the_limit() -> None:
+    with pytest.raises(ArgumentError, match=r"unit \(B, KB, MB, GB, TB, KiB, MiB, GiB or TiB\), at most 1024TiB, got"):
+        parse_size("2PiB")

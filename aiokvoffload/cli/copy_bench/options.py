@@ -118,10 +118,11 @@ class CopyOptions:
         if min(self.job_bytes, self.jobs, self.pool_bytes, self.repeat, *self.fragment_bytes, *self.slot_bytes) < 1:
             raise ArgumentError(f"all numbers must be at least 1, got {self}")
         if unknown := set(self.engines) - set(ENGINES):
-            raise ArgumentError(f"engines must be out of {', '.join(ENGINES)}, got {', '.join(sorted(unknown))}")
+            raise ArgumentError(f"engines must be among {', '.join(ENGINES)}, got {', '.join(sorted(unknown))}")
         if not self.shapes:
             raise ArgumentError(
-                f"a fragment_bytes must divide a slot_bytes, got {self.fragment_bytes} and {self.slot_bytes}"
+                f"one of fragment_bytes must divide one of slot_bytes, got {_listed(self.fragment_bytes)} and "
+                f"{_listed(self.slot_bytes)}"
             )
         if self.job_bytes < max(self.slot_bytes):
             raise ArgumentError(f"job_bytes must hold a slot of {max(self.slot_bytes)} bytes, got {self.job_bytes}")
@@ -142,3 +143,7 @@ class CopyOptions:
             for fragment in self.fragment_bytes
             if fragment <= slot and slot % fragment == 0
         )
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))

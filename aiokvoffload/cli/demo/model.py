@@ -16,6 +16,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from aiokvoffload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor
+from aiokvoffload.cli.blocks import in_short
 from aiokvoffload.cli.demo.graphs import DecodeGraphs, Size, graph_size
 from aiokvoffload.cli.demo.split_attention import can_split, split_attention
 from aiokvoffload.errors import ArgumentError
@@ -88,7 +89,7 @@ class PagedModel:
             self._blocks = torch.zeros(shape, dtype=model.dtype, device=self._device)
         except RuntimeError as error:  # torch has no other for CPU memory
             raise ArgumentError(
-                f"{num_blocks} blocks of {block_tokens} tokens do not fit {self._device.type} memory: {error}"
+                f"{num_blocks} blocks of {block_tokens} tokens do not fit {self._device.type} memory: {in_short(error)}"
             ) from error
         self._pages = self._blocks.unbind(1)  # a view for each layer
 

@@ -9,7 +9,7 @@ from aiokvoffload.cli.deferred import Deferred
 from aiokvoffload.cli.demo.command import stages
 from aiokvoffload.cli.demo.shapes import require_name
 from aiokvoffload.cli.plotting import import_matplotlib
-from aiokvoffload.cli.serve_bench.options import ServeBenchOptions
+from aiokvoffload.cli.serve_bench.options import ServeBenchOptions, whole_blocks
 from aiokvoffload.cli.shell import (
     MAX_AT_ONCE,
     STDOUT,
@@ -105,14 +105,14 @@ def bench_serve_command(
         if plot is not None:
             import_matplotlib()
         on_cuda = torch.cuda.is_available() if device == "auto" else device == "cuda"
+        block = block_tokens or (64 if on_cuda else 16)
+        lengths = whole_blocks("256,1024,4096,16384,65536" if on_cuda else "64,256,1024", block)
         options = ServeBenchOptions(
             model=model or ("random-8b" if on_cuda else "random"),
             device="cuda" if on_cuda else device,
-            prompt_tokens=counts(
-                prompt_tokens or ("256,1024,4096,16384,65536" if on_cuda else "64,256,1024"), option="--prompt-tokens"
-            ),
-            block_tokens=block_tokens or (64 if on_cuda else 16),
-            piece_tokens=piece_tokens or (4096 if on_cuda else 256),
+            prompt_tokens=counts(prompt_tokens or lengths, option="--prompt-tokens"),
+            block_tokens=block,
+            piece_tokens=piece_tokens or int(whole_blocks("4096" if on_cuda else "256", block)),
             repeat=1 if quick else repeat,
             cpu_bytes=cpu_bytes,
             disk_dir=disk_dir,

@@ -12,6 +12,12 @@ LAST_TOKENS = 16
 """What is computed of a prompt that is a hit as a whole."""
 
 
+def whole_blocks(lengths: str, block_tokens: int) -> str:
+    """Default lengths, each as so many blocks, two at least, as come next to it."""
+    blocks = (max(2, round(int(length) / block_tokens)) for length in lengths.split(","))
+    return ",".join(str(count * block_tokens) for count in dict.fromkeys(blocks))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeBenchOptions:
     """One run of the benchmark; the options of `aiokvoffload bench serve`, which docs/cli.md describes.

@@ -173,7 +173,7 @@ def test_a_chunk_s_fragments_lie_in_as_many_tensors_as_a_model_has_layers() -> N
     ("options", "message"),
     [
         ({"repeat": 0}, "at least 1"),
-        ({"engines": ("warp",)}, "engines must be out of"),
+        ({"engines": ("warp",)}, "engines must be among"),
         ({"fragment_bytes": (3,), "slot_bytes": (16,)}, "must divide"),
         ({"job_bytes": 1024}, "job_bytes must hold a slot"),
         ({"pool_bytes": 200 << 10}, "pool_bytes must be twice job_bytes"),

@@ -8,6 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from aiokvoffload.cli.app import app
+from aiokvoffload.cli.serve_bench.options import whole_blocks
 from tests.forked import COMMAND, Forks, without
 
 BENCH_SERVE = ["bench", "serve", "--device", "host", "--model", "random", "--quick"]
@@ -76,3 +77,16 @@ def test_a_server_is_not_needed(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     assert "Expected of an 8B model on one H200" in result.stdout
     assert json.loads((tmp_path / "bench.json").read_text())["decode"] is None
+
+
+@pytest.mark.parametrize(
+    ("lengths", "block", "shown"),
+    [
+        ("64,256,1024", 16, "64,256,1024"),
+        ("64,256,1024", 17, "68,255,1020"),
+        ("64,256", 500, "1000"),
+        ("256", 17, "255"),
+    ],
+)
+def test_default_lengths_fit_any_block(lengths: str, block: int, shown: str) -> None:
+    assert whole_blocks(lengths, block) == shown
