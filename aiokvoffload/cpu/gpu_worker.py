@@ -249,9 +249,13 @@ class CPUOffloadingWorker(OffloadingWorker):
         """
         if self._mode is Mode.AWAITED:
             raise ModeError("get_finished belongs to stepped mode; await the transfers")
+        self._look()
+        return self._ledger.take_finished()
+
+    def _look(self) -> None:
+        """Take over what other threads have brought, and announce every job that has ended."""
         self._handover.run()
         self._poller.poll()
-        return self._ledger.take_finished()
 
     async def wait(self, job_ids: Collection[int]) -> list[TransferResult]:
         """Wait for those of `job_ids` that are in flight; see `OffloadingWorker.wait`.
@@ -290,24 +294,14 @@ class CPUOffloadingWorker(OffloadingWorker):
 
     async def _aclose(self) -> None:
         await drain(self._ledger, self._clock, timeout_s=self._close_timeout_s)
-        all_ended = self._see_ended()
+        if self._ledger.unsettled:  # a loop that was kept from its work has not seen what has ended
+            self._look()
         self._poller.stop()
-        if not all_ended:
+        if self._ledger.unsettled:
             raise self._ledger.abandon(self._close_timeout_s)
         self._is_freeing = True
         # No task, which a cancellation of all would reach before the thread has begun.
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._machinery.free))
-
-    def _see_ended(self) -> bool:
-        """Whether every job has ended, asked once more: a loop that was kept from its work has not seen it."""
-        left = len(self._ledger.unsettled)
-        while left:
-            self._handover.run()
-            self._poller.poll()
-            before, left = left, len(self._ledger.unsettled)
-            if left == before:
-                break
-        return not left
 
     def _close_ended(self, close_task: "asyncio.Task[None]") -> None:
         """Whoever ends a loop cancels all its tasks, and the copies go on all the same: a thread takes over."""
@@ -334,8 +328,7 @@ class CPUOffloadingWorker(OffloadingWorker):
         while self._ledger.unsettled:
             if self._clock.now_s() >= deadline_s:
                 raise self._ledger.abandon(self._close_timeout_s)
-            self._handover.run()
-            self._poller.poll()
+            self._look()
             time.sleep(STEPPED_PAUSE_S)
         self._machinery.free()
 
