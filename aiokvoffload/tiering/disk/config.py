@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from aiokvoffload.config import require_positive
+from aiokvoffload.config import is_path, require_positive
 from aiokvoffload.errors import ConfigError
 
 MAX_THREADS = 1024
@@ -61,16 +61,10 @@ class DiskConfig:
 def _require_directories(directories: object) -> None:
     if not isinstance(directories, tuple) or not directories:
         raise ConfigError(f"directories must be a tuple of at least one path, got {directories!r}")
-    paths = [_normal(directory) for directory in directories]
-    if len(set(paths)) < len(paths):
+    if wrong := [directory for directory in directories if not is_path(directory)]:
+        raise ConfigError(f"directories must be paths, neither empty nor with a NUL in them, got {wrong[0]!r}")
+    if len(set(map(os.path.normpath, directories))) < len(directories):
         raise ConfigError(f"directories must be distinct, got {directories!r}")
-
-
-def _normal(directory: object) -> str:
-    path = os.fspath(directory) if isinstance(directory, str | os.PathLike) else None
-    if not isinstance(path, str) or not path or "\0" in path:
-        raise ConfigError(f"directories must be paths, neither empty nor with a NUL in them, got {directory!r}")
-    return os.path.normpath(path)
 
 
 def _require_text(name: str, value: object, meaning: str) -> None:
