@@ -37,16 +37,9 @@ from aiokvoffload.service import OffloadingService, Parts, ServiceLimits
 from aiokvoffload.testing import ManualClock, ManualDevice
 from aiokvoffload.tiering.config import TierConfig, TieringOffloadingConfig
 from aiokvoffload.tiering.spec import TieringOffloadingSpec
-from tests.service.conftest import Stage, keys_of
+from tests.service.conftest import LIMITS, Stage, keys_of
 
 PAGE_BYTES = 4096
-LIMITS = ServiceLimits(
-    max_run_keys=512,
-    max_run_fragments=1024,
-    max_jobs_in_flight=128,
-    max_waiting_transfers=4096,
-    max_pending_events=1000,
-)
 
 
 def kv_caches(*, num_blocks: int = 64) -> CanonicalKVCaches:

@@ -1,7 +1,7 @@
 """A service over the real manager and a worker whose transfers end when the test says so."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -11,6 +11,14 @@ from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
 from aiokvoffload.service import OffloadingService, Parts, ServiceLimits
 from aiokvoffload.testing import MockOffloadingWorker
+
+LIMITS = ServiceLimits(
+    max_run_keys=512,
+    max_run_fragments=1024,
+    max_jobs_in_flight=128,
+    max_waiting_transfers=4096,
+    max_pending_events=1000,
+)
 
 
 def keys_of(count: int, *, name: str = "hash", group_idx: int = 0) -> list[OffloadKey]:
@@ -36,13 +44,7 @@ class Stage:
         self.workers = [MockOffloadingWorker() for _ in range(self.num_workers)]
         pool = PoolShape(tuple(range(len(self.groups))), 4096, self.num_slots)
         self.manager = CPUOffloadingManager([pool], groups=self.groups, store_threshold=self.store_threshold)
-        limits = ServiceLimits(
-            max_run_keys=self.max_run_keys,
-            max_run_fragments=1024,
-            max_jobs_in_flight=self.max_jobs_in_flight,
-            max_waiting_transfers=4096,
-            max_pending_events=1000,
-        )
+        limits = replace(LIMITS, max_run_keys=self.max_run_keys, max_jobs_in_flight=self.max_jobs_in_flight)
         self.service = OffloadingService(lambda: Parts(self.manager, self.workers), groups=self.groups, limits=limits)
 
     @property

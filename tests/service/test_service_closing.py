@@ -12,10 +12,10 @@ from aiokvoffload.cpu.common import PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
 from aiokvoffload.device.host import HostDevice
 from aiokvoffload.errors import AbandonedError
-from aiokvoffload.service import OffloadingService, Parts, ServiceLimits
+from aiokvoffload.service import OffloadingService, Parts
 from aiokvoffload.service.closing import undeterred
 from aiokvoffload.testing.memory import make_worker_rig
-from tests.service.conftest import Stage, keys_of
+from tests.service.conftest import LIMITS, Stage, keys_of
 
 
 async def test_a_step_is_taken_again_if_it_is_cancelled_and_not_for_ever() -> None:
@@ -40,14 +40,7 @@ def _service_on(device: HostDevice) -> OffloadingService:
         rig, pool, groups = make_worker_rig(device), PoolShape((0,), 3072, 8), [GroupConfig(blocks_per_chunk=2)]
         return Parts(CPUOffloadingManager([pool], groups=groups), [rig.worker])
 
-    limits = ServiceLimits(
-        max_run_keys=512,
-        max_run_fragments=1024,
-        max_jobs_in_flight=128,
-        max_waiting_transfers=64,
-        max_pending_events=64,
-    )
-    return OffloadingService(build, groups=[GroupConfig(blocks_per_chunk=2)], limits=limits)
+    return OffloadingService(build, groups=[GroupConfig(blocks_per_chunk=2)], limits=LIMITS)
 
 
 @pytest.mark.parametrize("num_passes", range(8))

@@ -9,7 +9,7 @@ from aiokvoffload.base import OffloadKey
 from aiokvoffload.config import GroupConfig
 from aiokvoffload.cpu.common import PAGE_BYTES, PoolShape
 from aiokvoffload.cpu.manager import CPUOffloadingManager
-from aiokvoffload.service import Handle, OffloadingService, Parts, ServiceLimits, StoreResult, TierParts
+from aiokvoffload.service import Handle, OffloadingService, Parts, StoreResult, TierParts
 from aiokvoffload.testing import ManualClock, MockOffloadingWorker
 from aiokvoffload.testing.tier_faults import FaultyTier
 from aiokvoffload.tiering.chain import Chain, TierStatistics
@@ -17,14 +17,7 @@ from aiokvoffload.tiering.config import CascadeMode, TierConfig
 from aiokvoffload.tiering.manager import TieringOffloadingManager
 from aiokvoffload.tiering.memory import MemoryTier
 from aiokvoffload.tiering.rules import SlotShares, TierRules
-
-LIMITS = ServiceLimits(
-    max_run_keys=512,
-    max_run_fragments=1024,
-    max_jobs_in_flight=128,
-    max_waiting_transfers=4096,
-    max_pending_events=1000,
-)
+from tests.service.conftest import LIMITS
 
 
 async def settle(passes: int = 20) -> None:
